@@ -1,0 +1,43 @@
+"""What pyproject.toml cannot say: the packages, listed by name, and the compiled modules of uopc._hot.
+
+The Cython sources live in src/uopc/_hot, the modules built from them land in uopc/_hot.  The two empty `__init__.pxd`
+files under src mark it as the package that `cimport uopc._hot.x` means: without them Cython finds the Python package,
+which holds no `.pxd`.  setuptools runs Cython itself on a `.pyx` source; the C goes to the build directory.
+"""
+
+from __future__ import annotations
+
+from glob import glob
+from os.path import exists
+
+from setuptools import Extension, setup
+
+PACKAGES = ["uopc", "uopc._hot", "uopc.opt", "uopc.runtime", "uopc.tensor", "uopc.inspect"]
+PURE = ["uop", "rewrite", "simplify", "rangeify"]  # Cython alone; uopc._hot.runtime is Cython over runtime_c
+C_FLAGS = ["-std=gnu11", "-O2", "-g1"]  # -g1: line numbers in a native backtrace at a third of the size of -g
+
+
+def hot_module(name: str, c_sources: list[str], **settings: list[str]) -> Extension:
+    """The extension `uopc._hot.<name>`, from src/uopc/_hot/<name>.pyx and the C files given."""
+    extension = Extension(f"uopc._hot.{name}", [f"src/uopc/_hot/{name}.pyx", *c_sources], **settings)
+    extension.cython_include_dirs = ["src"]
+    extension.cython_directives = {"language_level": 3}
+    extension.cython_c_in_temp = True
+    return extension
+
+
+RUNTIME = hot_module(
+    "runtime",
+    sorted(glob("runtime_c/*.c")),
+    include_dirs=["runtime_c/include"],
+    depends=sorted(glob("runtime_c/*.h") + glob("runtime_c/include/*.h")),
+    extra_compile_args=[*C_FLAGS, "-pthread"],
+    extra_link_args=["-pthread"],
+)
+EXTENSIONS = [*(hot_module(name, [], extra_compile_args=C_FLAGS) for name in PURE), RUNTIME]
+
+setup(
+    packages=[package for package in PACKAGES if exists(package.replace(".", "/"))],
+    package_data={"uopc": ["py.typed"], "uopc._hot": ["*.pyi"]},
+    ext_modules=[extension for extension in EXTENSIONS if exists(extension.sources[0])],
+)
