@@ -1,0 +1,628 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""The one node type: immutable, hash-consed, gone when nobody holds it.
+
+Two nodes with the same op, sources, argument and dtype are the same object, so that equality is identity and a memo is a
+map of addresses.  The table of nodes holds borrowed pointers; a dying node removes itself.  Shape, open ranges and integer
+bounds follow from the sources when the node is made, so that nothing has to recurse later, however deep the graph.
+"""
+cimport cython
+from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from cpython.object cimport PyObject, PyObject_Hash, PyTypeObject
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_New, PyTuple_SET_ITEM
+from libc.stdint cimport int64_t, uint64_t, INT64_MAX, INT64_MIN
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+
+from uopc._hot.ptrmap cimport PtrMap, ptrmap_free, ptrmap_get, ptrmap_init, ptrmap_set
+
+from uopc.dtype import DType, dtypes
+from uopc.ops import TABLE, AxisType, DTypeRule, Flags, Kind, Ops, RangeArg
+
+cdef extern from *:
+    """
+    static inline int uopc_add_sat(long long a, long long b, long long *r) { return __builtin_add_overflow(a, b, r); }
+    static inline int uopc_mul_sat(long long a, long long b, long long *r) { return __builtin_mul_overflow(a, b, r); }
+    """
+    bint uopc_add_sat(long long a, long long b, long long* r) nogil
+    bint uopc_mul_sat(long long a, long long b, long long* r) nogil
+
+cdef extern from "Python.h":
+    void PyType_Modified(PyTypeObject* t)
+
+ctypedef PyObject* (*newfunc_t)(PyTypeObject*, PyObject*, PyObject*) except NULL
+
+cdef extern from *:
+    """
+    /* tp_vectorcall is what newer Cythons give a class for speed; it would win over tp_new */
+    #define UOPC_SET_NEW(t, f) (((PyTypeObject *)(t))->tp_new = (newfunc)(f), ((PyTypeObject *)(t))->tp_vectorcall = NULL)
+    """
+    void UOPC_SET_NEW(object t, newfunc_t f)
+
+# ---- the op table, as C arrays ------------------------------------------------------------------------------------------
+
+cdef enum:
+    MAX_OPS = 128
+
+cdef int RULE[MAX_OPS]
+cdef int ARITY_LEAST[MAX_OPS]
+cdef int ARITY_MOST[MAX_OPS]       # -1: any number
+cdef bint IS_ALU[MAX_OPS]
+cdef bint IS_MOVEMENT[MAX_OPS]
+cdef bint INT_ONLY[MAX_OPS]
+cdef bint FLOAT_ONLY[MAX_OPS]
+cdef list OPS = list(Ops)
+cdef tuple EMPTY = ()
+
+cdef int _op
+for _row_op, _row in TABLE.items():
+    _op = _row_op
+    RULE[_op] = _row.dtype
+    ARITY_LEAST[_op] = _row.arity[0]
+    ARITY_MOST[_op] = -1 if _row.arity[1] is None else _row.arity[1]
+    IS_ALU[_op] = _row.kind is Kind.ALU
+    IS_MOVEMENT[_op] = _row.kind is Kind.MOVEMENT
+    INT_ONLY[_op] = bool(_row.flags & Flags.INT_ONLY)
+    FLOAT_ONLY[_op] = bool(_row.flags & Flags.FLOAT_ONLY)
+
+cdef int C_CONST = Ops.CONST, C_RANGE = Ops.RANGE, C_END = Ops.END, C_REDUCE = Ops.REDUCE, C_SINK = Ops.SINK, C_LINEAR = Ops.LINEAR
+cdef int C_BUFFER = Ops.BUFFER, C_ALLOC = Ops.ALLOC, C_INDEX = Ops.INDEX, C_LOAD = Ops.LOAD, C_STORE = Ops.STORE, C_AFTER = Ops.AFTER
+cdef int C_STAGE = Ops.STAGE, C_RESHAPE = Ops.RESHAPE, C_EXPAND = Ops.EXPAND, C_PERMUTE = Ops.PERMUTE, C_SHRINK = Ops.SHRINK
+cdef int C_FLIP = Ops.FLIP, C_STRIDE = Ops.STRIDE, C_PAD = Ops.PAD, C_IOTA = Ops.IOTA, C_STACK = Ops.STACK, C_GATHER = Ops.GATHER
+cdef int C_BITCAST = Ops.BITCAST, C_CAST = Ops.CAST, C_ADD = Ops.ADD, C_MUL = Ops.MUL, C_IDIV = Ops.IDIV, C_MOD = Ops.MOD, C_MAX = Ops.MAX, C_MIN = Ops.MIN
+cdef int C_CMPLT = Ops.CMPLT, C_CMPLE = Ops.CMPLE, C_CMPEQ = Ops.CMPEQ, C_CMPNE = Ops.CMPNE, C_AND = Ops.AND, C_OR = Ops.OR
+cdef int C_XOR = Ops.XOR, C_SHL = Ops.SHL, C_SHR = Ops.SHR, C_WHERE = Ops.WHERE, C_ABS = Ops.ABS
+
+cdef int R_GIVEN = DTypeRule.GIVEN, R_VOID = DTypeRule.VOID, R_FIRST = DTypeRule.FIRST, R_ARG = DTypeRule.ARG, R_INDEX = DTypeRule.INDEX
+cdef int R_SAME = DTypeRule.SAME, R_BOOL = DTypeRule.BOOL, R_SELECT = DTypeRule.SELECT, R_LOAD = DTypeRule.LOAD
+
+include "infer.pxi"
+
+# ---- the table of nodes -------------------------------------------------------------------------------------------------
+
+cdef PyObject** table = NULL
+cdef uint64_t table_mask = 0, table_used = 0
+
+
+cdef inline uint64_t mix(uint64_t h, uint64_t v) noexcept nogil:
+    h = (h ^ v) * <uint64_t>0x9E3779B97F4A7C15
+    return h ^ (h >> 29)
+
+
+cdef uint64_t hash_arg(object arg) except? 0:
+    cdef double d
+    cdef uint64_t bits
+    if type(arg) is float:  # by bits: 0.0 and -0.0 are different constants, and a NaN equals itself
+        d = arg
+        memcpy(&bits, &d, sizeof(double))
+        return bits
+    return <uint64_t>PyObject_Hash(arg)
+
+
+cdef bint same_arg(object a, object b) except -1:
+    cdef double x, y
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if type(a) is float:
+        x = a
+        y = b
+        return hash_arg(a) == hash_arg(b)
+    return a == b
+
+
+cdef int grow() except -1:
+    global table, table_mask
+    cdef uint64_t old_cap = table_mask + 1 if table != NULL else 0
+    cdef uint64_t cap = old_cap * 2 if old_cap else 4096
+    cdef PyObject** old = table
+    cdef PyObject** fresh = <PyObject**>calloc(cap, sizeof(PyObject*))
+    cdef uint64_t i, j
+    if fresh == NULL:
+        raise MemoryError()
+    for i in range(old_cap):
+        if old[i] != NULL:
+            j = (<UOp>old[i]).h & (cap - 1)
+            while fresh[j] != NULL:
+                j = (j + 1) & (cap - 1)
+            fresh[j] = old[i]
+    table = fresh
+    table_mask = cap - 1
+    free(old)
+    return 0
+
+
+cdef void table_remove(PyObject* node, uint64_t h) noexcept:
+    """Take a dying node out, shifting later entries of its probe run back so that no tombstone is needed."""
+    global table_used
+    cdef uint64_t i = h & table_mask, j, home
+    while table[i] != node:
+        if table[i] == NULL:
+            return
+        i = (i + 1) & table_mask
+    table_used -= 1
+    j = i
+    while True:
+        table[i] = NULL
+        while True:
+            j = (j + 1) & table_mask
+            if table[j] == NULL:
+                return
+            home = (<UOp>table[j]).h & table_mask
+            if (i <= j and (home <= i or home > j)) or (i > j and home <= i and home > j):
+                break
+        table[i] = table[j]
+        i = j
+
+
+cdef inline UOp find(uint64_t h, int code, DInfo info, tuple src, object arg):
+    """The living node with these parts, or None."""
+    cdef uint64_t i = h & table_mask
+    cdef Py_ssize_t n = PyTuple_GET_SIZE(src), k
+    cdef UOp u
+    while table[i] != NULL:
+        u = <UOp>table[i]
+        if u.h == h and u.code == code and u.info is info and PyTuple_GET_SIZE(u.src) == n:
+            for k in range(n):
+                if PyTuple_GET_ITEM(u.src, k) != PyTuple_GET_ITEM(src, k):
+                    break
+            else:
+                if same_arg(u.arg, arg):
+                    return u
+        i = (i + 1) & table_mask
+    return None
+
+
+cdef UOp intern(int code, DInfo info, tuple src, object arg):
+    """The node with these parts: the living one if there is one, else a new one.  ValueError where the shapes do not fit."""
+    global table_used
+    cdef uint64_t h = mix(<uint64_t>code, <uint64_t><PyObject*>info), i
+    cdef Py_ssize_t k
+    cdef UOp u, twin
+    for k in range(PyTuple_GET_SIZE(src)):
+        h = mix(h, <uint64_t>PyTuple_GET_ITEM(src, k))
+    if arg is not None:
+        h = mix(h, hash_arg(arg))
+    if table == NULL or (table_used + 1) * 3 > (table_mask + 1) * 2:
+        grow()
+    u = find(h, code, info, src, arg)
+    if u is not None:
+        return u
+    u = <UOp>UOp.__new__(UOp)
+    u.code = code
+    u.info = info
+    u.dtype = info.dtype
+    u.src = src
+    u.arg = arg
+    u.shape_ = infer_shape(code, src, arg)
+    u.ranges_ = infer_ranges(code, src)
+    infer_bounds(u)
+    # inference runs Python code, in which another thread may have made the same node or grown the table
+    twin = find(h, code, info, src, arg)
+    if twin is not None:
+        return twin
+    i = h & table_mask
+    while table[i] != NULL:
+        i = (i + 1) & table_mask
+    u.h = h
+    u.entered = True
+    table[i] = <PyObject*>u
+    table_used += 1
+    return u
+
+
+cdef UOp make(int code, tuple src, object arg, object dtype):
+    """A node from unchecked parts: TypeError for a wrong arity, source or dtype, ValueError for shapes that do not fit."""
+    cdef Py_ssize_t n = PyTuple_GET_SIZE(src)
+    for s in src:
+        if type(s) is not UOp:
+            raise TypeError(f"{OPS[code]!r} takes UOps as sources, not {s!r}")
+    if n < ARITY_LEAST[code] or (ARITY_MOST[code] >= 0 and n > ARITY_MOST[code]):
+        most = "any number" if ARITY_MOST[code] < 0 else ARITY_MOST[code]
+        raise TypeError(f"{OPS[code]!r} takes {ARITY_LEAST[code]} to {most} sources, not {n}")
+    return intern(code, infer(code, src, arg, dtype), src, arg)
+
+
+cdef UOp rebuild(UOp u, tuple src):
+    """``u`` over other sources.  The dtype is derived again where the op's rule says so: lanes may have come in."""
+    cdef int rule = RULE[u.code]
+    if rule == R_GIVEN:
+        return intern(u.code, u.info if u.code != C_CAST and u.code != C_BITCAST else widen(u.info, <UOp>src[0]), src, u.arg)
+    if rule == R_LOAD and u.info.count > 1:
+        return intern(u.code, u.info, src, u.arg)
+    return intern(u.code, infer(u.code, src, u.arg, None), src, u.arg)
+
+
+cdef DInfo widen(DInfo info, UOp source):
+    """A cast is as wide as what it casts."""
+    return info if info.count == source.info.count else info_of(info.dtype.vec(source.info.count))
+
+
+cdef UOp const_int(int64_t value, DInfo info):
+    return intern(C_CONST, info, EMPTY, value)
+
+
+cdef UOp binary(int code, UOp a, UOp b):
+    cdef tuple src = (a, b)
+    if a.info is b.info and RULE[code] == R_SAME:
+        if not (INT_ONLY[code] and a.info.kind == K_OTHER) and not (FLOAT_ONLY[code] and a.info.kind != K_OTHER):
+            return intern(code, a.info, src, None)
+    return intern(code, infer(code, src, None, None), src, None)
+
+
+cdef UOp operand(object value, UOp like):
+    """``value`` as a UOp: itself, or a constant of the type of ``like``."""
+    if type(value) is UOp:
+        return <UOp>value
+    if like.info.kind == K_INDEX and type(value) is int:
+        return intern(C_CONST, INDEX_INFO, EMPTY, value)
+    if not isinstance(value, (bool, int, float)):
+        raise TypeError(f"{value!r} is not a UOp, bool, int or float")
+    scalar = like.dtype.scalar()
+    if isinstance(value, float) and not scalar.is_float:
+        raise TypeError(f"the float {value!r} does not go with {like.dtype!r}; cast first")
+    return intern(C_CONST, info_of(scalar), EMPTY, scalar.convert(value))
+
+
+cdef UOp arithmetic(int code, object a, object b):
+    cdef UOp x, y
+    if type(a) is UOp:
+        x = <UOp>a
+        y = operand(b, x)
+    else:
+        y = <UOp>b
+        x = operand(a, y)
+    return binary(code, x, y)
+
+
+cdef UOp negate(UOp a):
+    return binary(C_MUL, a, operand(-1, a))
+
+
+# ---- the class ----------------------------------------------------------------------------------------------------------
+
+@cython.final
+@cython.no_gc  # sources are older than the node and arguments are plain values: no cycle can form
+@cython.freelist(4096)
+cdef class UOp:
+    """A node: ``UOp(op, src=(), arg=None, dtype=None)``.
+
+    ``dtype`` may be left out where it follows from op, sources and argument.  Raises TypeError for a wrong number or kind of
+    sources or for types that do not agree, ValueError for shapes that do not fit.
+    """
+
+    def __dealloc__(self):
+        if self.entered:
+            table_remove(<PyObject*>self, self.h)
+
+    def __hash__(self):
+        return <Py_hash_t>(self.h >> 1)
+
+    def __reduce__(self):
+        return (UOp, (self.op, self.src, self.arg, self.dtype))
+
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, memo):
+        return self
+
+    @property
+    def op(self):
+        return OPS[self.code]
+
+    @property
+    def shape(self):
+        """The shape: () for scalars and everything in loop programs; TypeError for what has none (SINK, STORE, END)."""
+        if self.shape_ is None:
+            raise TypeError(f"{self.op!r} has no shape")
+        return self.shape_
+
+    @property
+    def ranges(self):
+        """The RANGEs that this value depends on and that are not closed below it, outermost first."""
+        return open_ranges(self)
+
+    @property
+    def vmin(self):
+        """The least value that a bool or integer node can take (for floats -inf).  INT64_MIN stands for "not known"."""
+        return self.lo if self.info.kind != K_OTHER else self.dtype.min
+
+    @property
+    def vmax(self):
+        """The greatest value that a bool or integer node can take (for floats inf).  INT64_MAX stands for "not known"."""
+        return self.hi if self.info.kind != K_OTHER else self.dtype.max
+
+    @staticmethod
+    def const(value, dtype=None):
+        """A constant; bool, index or float32 by the Python type of ``value`` unless ``dtype`` says otherwise."""
+        if dtype is None:
+            return make(C_CONST, EMPTY, value, None)
+        return intern(C_CONST, info_of(dtype), EMPTY, dtype.convert(value))
+
+    @staticmethod
+    def wrap(roots, targets, fn):
+        """``roots`` with each node ``t`` of ``targets`` replaced by ``fn(t')``, where t' is t over its replaced sources.
+
+        Returns a list, one root for each given.
+        """
+        return replace_nodes(list(roots), {t: fn for t in targets})
+
+    def substitute(self, mapping):
+        """This graph with the nodes that are keys of ``mapping`` replaced by its values (which are not searched again)."""
+        return replace_nodes([self], mapping)[0]
+
+    def replace(self, src=None, arg=None, dtype=None):
+        """The same node with other sources, argument or dtype."""
+        if src is not None and arg is None and dtype is None:
+            for s in src:
+                if type(s) is not UOp:
+                    raise TypeError(f"{self.op!r} takes UOps as sources, not {s!r}")
+            return rebuild(self, tuple(src))
+        given = dtype if dtype is not None else self.dtype if RULE[self.code] == R_GIVEN or RULE[self.code] == R_LOAD else None
+        return make(self.code, self.src if src is None else tuple(src), self.arg if arg is None else arg, given)
+
+    def toposort(self):
+        """All nodes of this graph, each once, sources before users, this one last."""
+        return toposort(self)
+
+    # -- loop programs
+
+    def after(self, *deps):
+        """This value or buffer, as it is after ``deps``: "inside the loop" for a RANGE, "once it is done" for a STORE or END."""
+        return make(C_AFTER, (self, *deps), None, None)
+
+    def index(self, *idx):
+        """The element at ``idx`` of a BUFFER or ALLOC: one flat index, or one for each axis of its shape (row-major)."""
+        cdef object flat = None, n
+        if len(idx) == 1:
+            flat = idx[0]
+        elif len(idx) == 0 and product(self.shape) == 1:
+            flat = 0
+        elif len(idx) != len(self.shape):
+            raise ValueError(f"{len(idx)} indices for shape {self.shape}: give one flat index or one for each axis")
+        else:
+            for i, n in zip(idx, self.shape):
+                flat = i if flat is None else flat * n + i
+        if type(flat) is not UOp:
+            flat = intern(C_CONST, INDEX_INFO, EMPTY, int(flat))
+        return make(C_INDEX, (self, flat), None, None)
+
+    def load(self, gate=None):
+        """The value at this INDEX; with ``gate``, 0 where it does not hold (and memory is not read)."""
+        return make(C_LOAD, (self,) if gate is None else (self, gate), None, None)
+
+    def store(self, value, gate=None):
+        """Write ``value`` at this INDEX; with ``gate``, only where it holds."""
+        v = operand(value, self)
+        return make(C_STORE, (self, v) if gate is None else (self, v, gate), None, None)
+
+    def end(self, *ranges):
+        """Close ``ranges`` (outermost first) around this STORE or SINK.  With none, nothing changes."""
+        return make(C_END, (self, *ranges), None, None) if ranges else self
+
+    # -- arithmetic
+
+    def cast(self, dtype):
+        """This value as another type, as wide as it is."""
+        cdef DInfo info = widen(info_of(dtype), self)
+        return self if info is self.info else intern(C_CAST, info, (self,), None)
+
+    def bitcast(self, dtype):
+        """The same bits as another type of the same size."""
+        cdef DInfo info = widen(info_of(dtype), self)
+        if info.dtype.itemsize != self.dtype.itemsize:
+            raise TypeError(f"cannot bitcast {self.dtype!r} to {dtype!r}: the sizes differ")
+        return self if info is self.info else intern(C_BITCAST, info, (self,), None)
+
+    def alu(self, op, *others):
+        """``op`` of this and ``others``; Python numbers among them become constants of this type."""
+        return make(op, (self, *[operand(o, self) for o in others]), None, None)
+
+    def recip(self):
+        return make(Ops.RECIP, (self,), None, None)
+
+    def maximum(self, x):
+        return arithmetic(C_MAX, self, x)
+
+    def minimum(self, x):
+        return arithmetic(C_MIN, self, x)
+
+    def where(self, a, b):
+        """``a`` where this bool holds, else ``b``; at least one of the two is a UOp."""
+        if type(a) is not UOp and type(b) is not UOp:
+            raise TypeError("where() needs a UOp among its values, or it has no type")
+        a = operand(a, b if type(a) is not UOp else a)
+        return make(C_WHERE, (self, a, operand(b, a)), None, None)
+
+    def eq(self, x):
+        return arithmetic(C_CMPEQ, self, x)
+
+    def ne(self, x):
+        return arithmetic(C_CMPNE, self, x)
+
+    def logical_not(self):
+        return arithmetic(C_XOR, self, True)
+
+    def __add__(self, x): return arithmetic(C_ADD, self, x)
+    def __radd__(self, x): return arithmetic(C_ADD, x, self)
+    def __sub__(self, x): return binary(C_ADD, self, negate(operand(x, self)))
+    def __rsub__(self, x): return binary(C_ADD, operand(x, self), negate(self))
+    def __mul__(self, x): return arithmetic(C_MUL, self, x)
+    def __rmul__(self, x): return arithmetic(C_MUL, x, self)
+    def __truediv__(self, x): return arithmetic(Ops.DIV, self, x)
+    def __rtruediv__(self, x): return arithmetic(Ops.DIV, x, self)
+    def __floordiv__(self, x): return arithmetic(C_IDIV, self, x)
+    def __rfloordiv__(self, x): return arithmetic(C_IDIV, x, self)
+    def __mod__(self, x): return arithmetic(C_MOD, self, x)
+    def __rmod__(self, x): return arithmetic(C_MOD, x, self)
+    def __and__(self, x): return arithmetic(C_AND, self, x)
+    def __rand__(self, x): return arithmetic(C_AND, x, self)
+    def __or__(self, x): return arithmetic(C_OR, self, x)
+    def __ror__(self, x): return arithmetic(C_OR, x, self)
+    def __xor__(self, x): return arithmetic(C_XOR, self, x)
+    def __rxor__(self, x): return arithmetic(C_XOR, x, self)
+    def __lshift__(self, x): return arithmetic(C_SHL, self, x)
+    def __rlshift__(self, x): return arithmetic(C_SHL, x, self)
+    def __rshift__(self, x): return arithmetic(C_SHR, self, x)
+    def __rrshift__(self, x): return arithmetic(C_SHR, x, self)
+    def __neg__(self): return negate(self)
+    def __lt__(self, x): return arithmetic(C_CMPLT, self, x)
+    def __le__(self, x): return arithmetic(C_CMPLE, self, x)
+    def __gt__(self, x): return binary(C_CMPLT, operand(x, self), self)
+    def __ge__(self, x): return binary(C_CMPLE, operand(x, self), self)
+
+    def __repr__(self):
+        shape = "" if self.shape_ is None or self.shape_ == EMPTY else f", shape={self.shape_}"
+        arg = "" if self.arg is None else f", arg={self.arg!r}"
+        return f"UOp({self.op!r}, {self.dtype!r}, {len(self.src)} sources{shape}{arg})"
+
+
+cdef PyObject* uop_new(PyTypeObject* t, PyObject* args, PyObject* kwargs) except NULL:
+    """What ``UOp(...)`` calls: the node may be an old one, which no __init__ could return."""
+    cdef object u = new_from_call(*<tuple>args, **(<dict>kwargs if kwargs != NULL else {}))
+    Py_INCREF(u)
+    return <PyObject*>u
+
+
+def new_from_call(op, src=(), arg=None, dtype=None):
+    return make(Ops(op), tuple(src), arg, dtype)
+
+
+UOPC_SET_NEW(UOp, uop_new)
+PyType_Modified(<PyTypeObject*>UOp)
+
+
+# ---- traversal ----------------------------------------------------------------------------------------------------------
+
+cdef struct Stack:
+    PyObject** items
+    Py_ssize_t size, cap
+
+
+cdef inline int push(Stack* s, PyObject* item) except -1:
+    cdef PyObject** bigger
+    if s.size == s.cap:
+        bigger = <PyObject**>PyMem_Realloc(s.items, 2 * s.cap * sizeof(PyObject*))
+        if bigger == NULL:
+            raise MemoryError()
+        s.items = bigger
+        s.cap *= 2
+    s.items[s.size] = item
+    s.size += 1
+    return 0
+
+
+cdef int stack_init(Stack* s) except -1:
+    s.cap = 256
+    s.size = 0
+    s.items = <PyObject**>PyMem_Malloc(s.cap * sizeof(PyObject*))
+    if s.items == NULL:
+        raise MemoryError()
+    return 0
+
+
+cpdef list toposort(object roots):
+    """All nodes of the graphs of ``roots`` (a UOp or a sequence), each once, sources before users, in a stable order."""
+    cdef PtrMap seen
+    cdef Stack st
+    cdef list out = []
+    cdef UOp u
+    cdef PyObject* p
+    cdef PyObject* state
+    cdef Py_ssize_t i
+    cdef PyObject* OPEN = <PyObject*>EMPTY
+    cdef PyObject* DONE = <PyObject*>OPS
+    cdef list start = [roots] if type(roots) is UOp else list(roots)
+    ptrmap_init(&seen, 256)
+    stack_init(&st)
+    try:
+        for i in range(len(start) - 1, -1, -1):
+            u = <UOp?>start[i]
+            push(&st, <PyObject*>u)
+        while st.size > 0:
+            p = st.items[st.size - 1]
+            state = ptrmap_get(&seen, p)
+            if state == DONE:
+                st.size -= 1
+                continue
+            u = <UOp>p
+            if state == OPEN:
+                st.size -= 1
+                ptrmap_set(&seen, p, DONE)
+                out.append(u)
+                continue
+            ptrmap_set(&seen, p, OPEN)
+            for i in range(PyTuple_GET_SIZE(u.src) - 1, -1, -1):
+                if ptrmap_get(&seen, <PyObject*>PyTuple_GET_ITEM(u.src, i)) == NULL:
+                    push(&st, <PyObject*>PyTuple_GET_ITEM(u.src, i))
+    finally:
+        PyMem_Free(st.items)
+        ptrmap_free(&seen)
+    return out
+
+
+cdef list replace_nodes(list roots, dict mapping):
+    """Roots with mapped nodes replaced: by the value, or where that is a function, by its result for the rebuilt node."""
+    cdef PtrMap memo
+    cdef list keep = []  # new nodes and the order: the memo borrows
+    cdef list order
+    cdef UOp u, v
+    cdef tuple src
+    cdef Py_ssize_t i, n
+    cdef bint changed
+    cdef PyObject* r
+    if not mapping:
+        return roots
+    order = toposort(roots)
+    ptrmap_init(&memo, len(order))
+    try:
+        for u in order:
+            to = mapping.get(u)
+            if to is not None and type(to) is UOp:
+                ptrmap_set(&memo, <PyObject*>u, <PyObject*>to)
+                continue
+            v = u
+            n = PyTuple_GET_SIZE(u.src)
+            changed = False
+            for i in range(n):
+                if ptrmap_get(&memo, <PyObject*>PyTuple_GET_ITEM(u.src, i)) != <PyObject*>PyTuple_GET_ITEM(u.src, i):
+                    changed = True
+                    break
+            if changed:
+                src = PyTuple_New(n)
+                for i in range(n):
+                    r = ptrmap_get(&memo, <PyObject*>PyTuple_GET_ITEM(u.src, i))
+                    Py_INCREF(<object>r)
+                    PyTuple_SET_ITEM(src, i, <object>r)
+                v = rebuild(u, src)
+                keep.append(v)
+            if to is not None:
+                v = <UOp?>to(v)
+                keep.append(v)
+            ptrmap_set(&memo, <PyObject*>u, <PyObject*>v)
+        return [<object>ptrmap_get(&memo, <PyObject*>u) for u in roots]
+    finally:
+        ptrmap_free(&memo)
+
+
+def live_nodes():
+    """How many nodes are alive."""
+    return table_used
+
+
+def range_(end, id, axis_type=AxisType.LOOP):
+    """A loop counter from 0 to ``end`` (an int, or an index expression of outer ranges); ``id`` tells it from others."""
+    e = end if type(end) is UOp else intern(C_CONST, INDEX_INFO, EMPTY, int(end))
+    return make(C_RANGE, (e,), RangeArg(id, axis_type), None)
+
+
+def sink(*stores):
+    """The end of a program, or of a loop body with several stores."""
+    return make(C_SINK, stores, None, None)
+
+
+def ranges_in(*uops):
+    """All RANGEs in the graphs of ``uops``, open or closed, sources first."""
+    return [u for u in toposort(uops) if (<UOp>u).code == C_RANGE]

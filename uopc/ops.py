@@ -1,0 +1,329 @@
+"""The table of operations: one row per op, and everything that a pass may want to know about it.
+
+A row gives arity, dtype rule, argument type, algebraic flags and the stages in which the op is legal.  ``spec.verify``
+checks graphs against it, ``_hot.uop`` derives dtypes from it, and rewrites read the flags instead of naming ops.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, Flag, IntEnum, auto
+from typing import Any, NamedTuple
+
+from uopc.dtype import DType, dtypes
+
+
+class Ops(IntEnum):
+    """Every operation.  The order of the groups matters to nobody but the reader."""
+
+    def _generate_next_value_(name, start, count, last_values):  # noqa: N805 - the signature that enum asks for
+        return count
+
+    __str__ = IntEnum.__repr__
+
+    def __repr__(self) -> str:
+        return f"Ops.{self.name}"
+
+    # structure
+    SINK = auto()
+    LINEAR = auto()
+    CONST = auto()
+    BUFFER = auto()
+    ALLOC = auto()
+    RANGE = auto()
+    INDEX = auto()
+    LOAD = auto()
+    STORE = auto()
+    AFTER = auto()
+    END = auto()
+    REDUCE = auto()
+    STAGE = auto()
+    # movement: an index in, an index out
+    RESHAPE = auto()
+    EXPAND = auto()
+    PERMUTE = auto()
+    SHRINK = auto()
+    FLIP = auto()
+    STRIDE = auto()
+    PAD = auto()
+    # sources of values, and choice among them
+    IOTA = auto()
+    STACK = auto()
+    GATHER = auto()
+    # one operand
+    CAST = auto()
+    BITCAST = auto()
+    RECIP = auto()
+    SQRT = auto()
+    EXP = auto()
+    EXP2 = auto()
+    EXPM1 = auto()
+    LOG = auto()
+    LOG2 = auto()
+    LOG1P = auto()
+    SIN = auto()
+    COS = auto()
+    TAN = auto()
+    TANH = auto()
+    ERF = auto()
+    ABS = auto()
+    FLOOR = auto()
+    CEIL = auto()
+    ROUND = auto()
+    TRUNC = auto()
+    # two operands
+    ADD = auto()
+    MUL = auto()
+    DIV = auto()
+    IDIV = auto()
+    MOD = auto()
+    FMOD = auto()
+    POW = auto()
+    MAX = auto()
+    MIN = auto()
+    CMPLT = auto()
+    CMPLE = auto()
+    CMPEQ = auto()
+    CMPNE = auto()
+    AND = auto()
+    OR = auto()
+    XOR = auto()
+    SHL = auto()
+    SHR = auto()
+    # three operands
+    WHERE = auto()
+
+
+class AxisType(IntEnum):
+    """What a RANGE is for: it decides who turns it into code."""
+
+    THREAD = 0  # iterations handed to the pool in chunks; at most one in a kernel, outermost
+    LOOP = 1  # a C loop
+    REDUCE = 2  # a C loop that an accumulator runs along
+    UPCAST = 3  # replicated by expand: copies in registers
+    UNROLL = 4  # replicated by expand, copies combined into one reduction
+    VECTOR = 5  # the lanes of a vector register
+
+    def __repr__(self) -> str:
+        return f"AxisType.{self.name}"
+
+
+class Level(IntEnum):
+    """Where a STAGE writes its value down."""
+
+    KERNEL = 0  # a buffer in memory: a temporary of the plan, or an output
+    BLOCK = 1  # a thread-private tile
+    REGISTER = 2
+
+    def __repr__(self) -> str:
+        return f"Level.{self.name}"
+
+
+class ParamArg(NamedTuple):
+    """What a BUFFER or an ALLOC is: its slot, element type and shape.  Addresses are flat, row-major over the shape."""
+
+    slot: int
+    dtype: DType
+    shape: tuple[int, ...]
+
+
+class RangeArg(NamedTuple):
+    """Identity and kind of a RANGE.  Two RANGEs of one kernel never share an id."""
+
+    id: int
+    axis_type: AxisType
+
+
+class ReduceArg(NamedTuple):
+    """How a REDUCE combines, and over which axes of its operand (none in a loop program: there the sources name the RANGEs)."""
+
+    op: Ops
+    axes: tuple[int, ...]
+
+
+class KernelInfo(NamedTuple):
+    """The argument of a kernel's SINK: the name of the C function, and what ``schedule`` decided (None before)."""
+
+    name: str
+    opts: Any = None
+
+
+class Kind(Enum):
+    """Which family an op belongs to."""
+
+    STRUCTURE = auto()
+    MOVEMENT = auto()
+    SOURCE = auto()
+    ALU = auto()
+
+
+class DTypeRule(IntEnum):
+    """How the dtype of a node follows from its sources and argument."""
+
+    VOID = 0
+    GIVEN = 1  # the caller says
+    FIRST = 2  # that of the first source
+    ARG = 3  # that of the ParamArg
+    INDEX = 4  # dtypes.index
+    SAME = 5  # all sources agree, scalars spread over vectors
+    BOOL = 6  # sources agree, the result is bool
+    SELECT = 7  # bool, then two that agree
+    LOAD = 8  # the first source's, as wide as the index is
+
+
+class Flags(Flag):
+    """Algebra that a rewrite may rely on."""
+
+    NONE = 0
+    COMMUTATIVE = auto()
+    ASSOCIATIVE = auto()  # in exact arithmetic: a REDUCE may use the op
+    IDEMPOTENT = auto()  # op(x, x) = x
+    INT_ONLY = auto()  # integers and bool
+    FLOAT_ONLY = auto()
+
+
+class Stage(Flag):
+    """The kinds of graph between which the pipeline moves."""
+
+    TENSOR = auto()  # whole expressions, movement ops
+    LOOP = auto()  # ranges and scalar expressions
+    REGISTER = auto()  # after expand: no UPCAST, UNROLL or VECTOR range, no REDUCE
+    LINEAR = auto()  # the list that the renderer prints; no transcendental is left for it
+
+    ALL = TENSOR | LOOP | REGISTER | LINEAR
+
+
+@dataclass(frozen=True)
+class OpInfo:
+    """One row of the table.  ``arity`` is (least, most); most is None where any number of sources may follow."""
+
+    arity: tuple[int, int | None]
+    dtype: DTypeRule
+    kind: Kind
+    stages: Stage
+    arg: type | tuple[type, ...] | None = None
+    flags: Flags = Flags.NONE
+
+
+LOOPS = Stage.LOOP | Stage.REGISTER | Stage.LINEAR
+UP_TO_REGISTER = Stage.TENSOR | Stage.LOOP | Stage.REGISTER  # what decompose removes
+
+
+def _movement(arg: type) -> OpInfo:
+    return OpInfo((1, 1), DTypeRule.FIRST, Kind.MOVEMENT, Stage.TENSOR, arg)
+
+
+def _unary(flags: Flags = Flags.FLOAT_ONLY, stages: Stage = Stage.ALL) -> OpInfo:
+    return OpInfo((1, 1), DTypeRule.SAME, Kind.ALU, stages, None, flags)
+
+
+def _binary(flags: Flags = Flags.NONE, stages: Stage = Stage.ALL) -> OpInfo:
+    return OpInfo((2, 2), DTypeRule.SAME, Kind.ALU, stages, None, flags)
+
+
+def _compare(flags: Flags = Flags.NONE) -> OpInfo:
+    return OpInfo((2, 2), DTypeRule.BOOL, Kind.ALU, Stage.ALL, None, flags)
+
+
+def _structure(least: int, most: int | None, dtype: DTypeRule, stages: Stage, arg: Any = None) -> OpInfo:
+    return OpInfo((least, most), dtype, Kind.STRUCTURE, stages, arg)
+
+
+_MONOID = Flags.COMMUTATIVE | Flags.ASSOCIATIVE
+_LATTICE = _MONOID | Flags.IDEMPOTENT
+
+TABLE: dict[Ops, OpInfo] = {
+    Ops.SINK: _structure(0, None, DTypeRule.VOID, Stage.ALL, (KernelInfo, type(None))),
+    Ops.LINEAR: _structure(0, None, DTypeRule.VOID, Stage.LINEAR, (KernelInfo, type(None))),
+    Ops.CONST: _structure(0, 0, DTypeRule.GIVEN, Stage.ALL, (bool, int, float, tuple)),
+    Ops.BUFFER: _structure(0, 0, DTypeRule.ARG, Stage.ALL, ParamArg),
+    Ops.ALLOC: _structure(0, 0, DTypeRule.ARG, LOOPS, ParamArg),
+    Ops.RANGE: _structure(1, 1, DTypeRule.INDEX, LOOPS, RangeArg),
+    Ops.INDEX: _structure(2, 2, DTypeRule.FIRST, LOOPS),
+    Ops.LOAD: _structure(1, 2, DTypeRule.LOAD, LOOPS),  # INDEX, and the bool that must hold (else the value is 0)
+    Ops.STORE: _structure(2, 3, DTypeRule.VOID, Stage.ALL),  # INDEX, value, and the bool that must hold
+    Ops.AFTER: _structure(1, None, DTypeRule.FIRST, LOOPS),
+    Ops.END: _structure(1, None, DTypeRule.VOID, LOOPS),
+    Ops.REDUCE: _structure(1, None, DTypeRule.FIRST, Stage.ALL, ReduceArg),
+    Ops.STAGE: _structure(1, 1, DTypeRule.FIRST, Stage.TENSOR | Stage.LOOP, Level),
+    Ops.RESHAPE: _movement(tuple),  # the new shape
+    Ops.EXPAND: _movement(tuple),  # the new shape; axes of size 1 grow
+    Ops.PERMUTE: _movement(tuple),  # new axis i is old axis arg[i]
+    Ops.SHRINK: _movement(tuple),  # (first, past the last) of each axis
+    Ops.FLIP: _movement(tuple),  # the axes that run backwards
+    Ops.STRIDE: _movement(tuple),  # the step (> 0) of each axis
+    Ops.PAD: _movement(tuple),  # (before, after) of each axis; the new elements are 0
+    Ops.IOTA: OpInfo((0, 0), DTypeRule.GIVEN, Kind.SOURCE, Stage.TENSOR, int),  # 0, 1, ... arg-1
+    Ops.STACK: OpInfo(
+        (1, None), DTypeRule.FIRST, Kind.SOURCE, Stage.ALL
+    ),  # a new first axis; lanes of a vector in loops
+    Ops.GATHER: OpInfo(
+        (2, None), DTypeRule.FIRST, Kind.SOURCE, Stage.TENSOR
+    ),  # x and an integer index for each axis of it
+    Ops.CAST: OpInfo((1, 1), DTypeRule.GIVEN, Kind.ALU, Stage.ALL),
+    Ops.BITCAST: OpInfo((1, 1), DTypeRule.GIVEN, Kind.ALU, Stage.ALL),
+    Ops.RECIP: _unary(),
+    Ops.SQRT: _unary(),
+    Ops.EXP: _unary(),
+    Ops.EXP2: _unary(),
+    Ops.EXPM1: _unary(),
+    Ops.LOG: _unary(),
+    Ops.LOG2: _unary(),
+    Ops.LOG1P: _unary(),
+    Ops.SIN: _unary(),
+    Ops.COS: _unary(),
+    Ops.TAN: _unary(),
+    Ops.TANH: _unary(),
+    Ops.ERF: _unary(),
+    Ops.ABS: _unary(Flags.NONE),
+    Ops.FLOOR: _unary(),
+    Ops.CEIL: _unary(),
+    Ops.ROUND: _unary(),  # half to even
+    Ops.TRUNC: _unary(),
+    Ops.ADD: _binary(_MONOID),
+    Ops.MUL: _binary(_MONOID),
+    Ops.DIV: _binary(Flags.FLOAT_ONLY),
+    Ops.IDIV: _binary(Flags.INT_ONLY),  # rounds towards minus infinity; by 0 it is 0, as NumPy's
+    Ops.MOD: _binary(Flags.INT_ONLY),  # has the divisor's sign; by 0 it is 0, as NumPy's
+    Ops.FMOD: _binary(Flags.FLOAT_ONLY),  # C's: has the dividend's sign
+    Ops.POW: _binary(Flags.FLOAT_ONLY),
+    Ops.MAX: _binary(_LATTICE),  # NaN if either is
+    Ops.MIN: _binary(_LATTICE),
+    Ops.CMPLT: _compare(),
+    Ops.CMPLE: _compare(),
+    Ops.CMPEQ: _compare(Flags.COMMUTATIVE),
+    Ops.CMPNE: _compare(Flags.COMMUTATIVE),
+    Ops.AND: _binary(_LATTICE | Flags.INT_ONLY),
+    Ops.OR: _binary(_LATTICE | Flags.INT_ONLY),
+    Ops.XOR: _binary(_MONOID | Flags.INT_ONLY),
+    Ops.SHL: _binary(Flags.INT_ONLY),  # by the width or more: 0
+    Ops.SHR: _binary(
+        Flags.INT_ONLY
+    ),  # arithmetic for signed types; by the width or more: 0, or -1 where the value is negative
+    Ops.WHERE: OpInfo((3, 3), DTypeRule.SELECT, Kind.ALU, Stage.ALL),
+}
+assert set(TABLE) == set(Ops)
+
+MOVEMENT = frozenset(op for op, row in TABLE.items() if row.kind is Kind.MOVEMENT)
+ALU = frozenset(op for op, row in TABLE.items() if row.kind is Kind.ALU)
+COMPARE = frozenset({Ops.CMPLT, Ops.CMPLE, Ops.CMPEQ, Ops.CMPNE})
+
+
+def identity(op: Ops, dtype: DType) -> bool | int | float:
+    """The element that leaves a reduction by ``op`` unchanged, as a Python value of type ``dtype``."""
+    if op is Ops.MAX:
+        return dtype.min  # type: ignore[no-any-return]
+    if op is Ops.MIN:
+        return dtype.max  # type: ignore[no-any-return]
+    if op is Ops.AND:
+        return True if dtype.is_bool else -1 if dtype.kind == "i" else dtype.max
+    one_or_zero = {Ops.ADD: 0, Ops.MUL: 1, Ops.OR: 0, Ops.XOR: 0}
+    if op not in one_or_zero:
+        raise ValueError(f"{op!r} cannot reduce; accepted are ADD MUL MAX MIN AND OR XOR")
+    return dtype.convert(one_or_zero[op])  # type: ignore[no-any-return]
+
+
+__all__ = [
+    "ALU", "COMPARE", "MOVEMENT", "TABLE", "AxisType", "DTypeRule", "Flags", "Kind", "KernelInfo", "Level", "OpInfo", "Ops", "ParamArg",
+    "RangeArg", "ReduceArg", "Stage", "dtypes", "identity",
+]  # fmt: skip
