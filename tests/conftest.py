@@ -1,0 +1,36 @@
+"""What holds for every test: graphs are verified between stages, the kernel cache is private, slow tests run in CI."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+
+import pytest
+from hypothesis import settings
+
+# Before anything imports uopc, which reads its environment once.
+os.environ.setdefault("UOPC_VERIFY", "1")
+if "UOPC_CACHE_DIR" not in os.environ:
+    os.environ["UOPC_CACHE_DIR"] = tempfile.mkdtemp(prefix="uopc-test-cache-")
+    atexit.register(shutil.rmtree, os.environ["UOPC_CACHE_DIR"], ignore_errors=True)
+
+# A first example may compile a kernel: time says nothing. `derandomize` keeps CI's verdict a function of the code.
+settings.register_profile("uopc", deadline=None, print_blob=True)
+settings.register_profile("uopc-ci", settings.get_profile("uopc"), derandomize=True)
+IN_CI = os.environ.get("CI", "") not in ("", "0", "false")
+settings.load_profile("uopc-ci" if IN_CI else "uopc")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="run the tests marked slow, as CI does")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if IN_CI or config.getoption("--slow"):
+        return
+    skip = pytest.mark.skip(reason="slow: runs in CI, or with --slow")
+    for item in items:
+        if "slow" in item.keywords:
+            item.add_marker(skip)
