@@ -46,6 +46,7 @@ class Ops(IntEnum):
     FLIP = auto()
     STRIDE = auto()
     PAD = auto()
+    VIEW = auto()
     # sources of values, and choice among them
     IOTA = auto()
     STACK = auto()
@@ -132,6 +133,14 @@ class RangeArg(NamedTuple):
 
     id: int
     axis_type: AxisType
+
+
+class ViewArg(NamedTuple):
+    """A strided window on a flat buffer: element ``i`` lies at ``offset + sum(i * strides)``, all in elements."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
 
 
 class ReduceArg(NamedTuple):
@@ -253,6 +262,7 @@ TABLE: dict[Ops, OpInfo] = {
     Ops.FLIP: _movement(tuple),  # the axes that run backwards
     Ops.STRIDE: _movement(tuple),  # the step (> 0) of each axis
     Ops.PAD: _movement(tuple),  # (before, after) of each axis; the new elements are 0
+    Ops.VIEW: _movement(ViewArg),  # memory of an array that is not contiguous, seen through its strides
     Ops.IOTA: OpInfo((0, 0), DTypeRule.GIVEN, Kind.SOURCE, Stage.TENSOR, int),  # 0, 1, ... arg-1
     Ops.STACK: OpInfo(
         (1, None), DTypeRule.FIRST, Kind.SOURCE, Stage.ALL
@@ -321,9 +331,3 @@ def identity(op: Ops, dtype: DType) -> bool | int | float:
     if op not in one_or_zero:
         raise ValueError(f"{op!r} cannot reduce; accepted are ADD MUL MAX MIN AND OR XOR")
     return dtype.convert(one_or_zero[op])  # type: ignore[no-any-return]
-
-
-__all__ = [
-    "ALU", "COMPARE", "MOVEMENT", "TABLE", "AxisType", "DTypeRule", "Flags", "Kind", "KernelInfo", "Level", "OpInfo", "Ops", "ParamArg",
-    "RangeArg", "ReduceArg", "Stage", "dtypes", "identity",
-]  # fmt: skip

@@ -120,6 +120,12 @@ cdef object movement_shape(int code, tuple old, object arg):
         if any(not 0 <= a < len(old) for a in arg) or len(set(arg)) != len(arg):
             raise ValueError(f"cannot flip axes {arg} of shape {old}")
         return old
+    if code == C_VIEW:
+        reach = [arg.offset + sum([min(0, step * (n - 1)) for n, step in zip(arg.shape, arg.strides)]),
+                 arg.offset + sum([max(0, step * (n - 1)) for n, step in zip(arg.shape, arg.strides)])]
+        if len(old) != 1 or (product(arg.shape) and (reach[0] < 0 or reach[1] >= old[0])):
+            raise ValueError(f"a view {arg} reaches from {reach[0]} to {reach[1]}, outside shape {old}")
+        return arg.shape
     if len(arg) != len(old):
         raise ValueError(f"{OPS[code]!r} {arg} does not fit the {len(old)} axes of shape {old}")
     if code == C_EXPAND:
@@ -165,7 +171,7 @@ cdef object infer_shape(int code, tuple src, object arg):
         return best
     if IS_MOVEMENT[code]:
         s = <UOp>src[0]
-        if type(s.shape_) is not tuple or type(arg) is not tuple:
+        if type(s.shape_) is not tuple or not isinstance(arg, tuple):
             raise TypeError(f"{OPS[code]!r} moves a tensor by a tuple, not {s!r} by {arg!r}")
         return movement_shape(code, s.shape_, arg)
     if code == C_BUFFER or code == C_ALLOC:

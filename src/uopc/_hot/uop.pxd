@@ -24,6 +24,7 @@ cdef class UOp:
     cdef readonly object arg
     cdef tuple ranges_           # open RANGEs, outermost first; a RANGE leaves itself out
     cdef object shape_           # None: the op has no shape
+    cdef public object realized  # where the value stands, once it was computed
     cdef bint entered            # in the table
     cdef DInfo info
     cdef int64_t lo, hi

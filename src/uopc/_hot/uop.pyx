@@ -67,7 +67,7 @@ for _row_op, _row in TABLE.items():
 
 cdef int C_CONST = Ops.CONST, C_RANGE = Ops.RANGE, C_END = Ops.END, C_REDUCE = Ops.REDUCE, C_SINK = Ops.SINK, C_LINEAR = Ops.LINEAR
 cdef int C_BUFFER = Ops.BUFFER, C_ALLOC = Ops.ALLOC, C_INDEX = Ops.INDEX, C_LOAD = Ops.LOAD, C_STORE = Ops.STORE, C_AFTER = Ops.AFTER
-cdef int C_STAGE = Ops.STAGE, C_RESHAPE = Ops.RESHAPE, C_EXPAND = Ops.EXPAND, C_PERMUTE = Ops.PERMUTE, C_SHRINK = Ops.SHRINK
+cdef int C_STAGE = Ops.STAGE, C_RESHAPE = Ops.RESHAPE, C_EXPAND = Ops.EXPAND, C_PERMUTE = Ops.PERMUTE, C_VIEW = Ops.VIEW, C_SHRINK = Ops.SHRINK
 cdef int C_FLIP = Ops.FLIP, C_STRIDE = Ops.STRIDE, C_PAD = Ops.PAD, C_IOTA = Ops.IOTA, C_STACK = Ops.STACK, C_GATHER = Ops.GATHER
 cdef int C_BITCAST = Ops.BITCAST, C_CAST = Ops.CAST, C_ADD = Ops.ADD, C_MUL = Ops.MUL, C_IDIV = Ops.IDIV, C_MOD = Ops.MOD, C_MAX = Ops.MAX, C_MIN = Ops.MIN
 cdef int C_CMPLT = Ops.CMPLT, C_CMPLE = Ops.CMPLE, C_CMPEQ = Ops.CMPEQ, C_CMPNE = Ops.CMPNE, C_AND = Ops.AND, C_OR = Ops.OR
@@ -291,6 +291,9 @@ cdef class UOp:
     ``dtype`` may be left out where it follows from op, sources and argument.  Raises TypeError for a wrong number or kind of
     sources or for types that do not agree, ValueError for shapes that do not fit.
     """
+
+    # realized: where the value stands once it was computed.  For a BUFFER its Storage, for any other node the BUFFER that holds
+    # its value.  A memo, no part of the node's identity; a BUFFER has no sources, so no cycle can form.
 
     def __dealloc__(self):
         if self.entered:

@@ -1,0 +1,40 @@
+"""Storage: the memory behind a BUFFER node, and how it lives and dies.
+
+A BUFFER node of a tensor graph stands for an array.  Its ``realized`` slot holds the ``Storage``, so the memory lives for as long
+as some graph mentions the node, and no longer.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from uopc.dtype import DType
+from uopc.ops import Ops, ParamArg
+from uopc.uop import UOp
+
+# Slots of tensor graphs only tell arrays apart; a plan numbers its own from 0.
+_slots = itertools.count()
+
+
+@dataclass(frozen=True, eq=False)
+class Storage:
+    """A flat run of elements in memory.
+
+    array: one-dimensional and contiguous, of ``dtype.numpy`` (bfloat16 as uint16); it keeps whatever owns the memory alive.
+    """
+
+    dtype: DType
+    array: np.ndarray[Any, Any]
+
+
+def new_buffer(dtype: DType, shape: tuple[int, ...], array: np.ndarray[Any, Any]) -> UOp:
+    """A BUFFER node for ``array`` (flat, ``prod(shape)`` elements of ``dtype.numpy``) that exists nowhere else."""
+    if array.ndim != 1 or array.dtype != dtype.numpy:
+        raise TypeError(f"a buffer of {dtype!r} is flat and holds {dtype.numpy}, not {array.dtype} of shape {array.shape}")
+    buffer = UOp(Ops.BUFFER, (), ParamArg(next(_slots), dtype, shape))
+    buffer.realized = Storage(dtype, array)
+    return buffer
