@@ -7,6 +7,7 @@ import importlib
 import importlib.metadata
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from types import ModuleType
@@ -61,8 +62,21 @@ def test_the_wheel_holds_the_package_and_nothing_else() -> None:
     assert PurePosixPath("uopc/py.typed") in files
     assert python <= files
     assert {file.name.split(".")[0] for file in binaries} == set(COMPILED)
-    strays = {file for file in files - python - binaries if file.suffix in (".pyx", ".pxd", ".c", ".h", ".o")}
-    assert not strays
+    sources = (".py", ".pyi", ".pyx", ".pxd", ".pxi", ".c", ".h", ".o")
+    strays = {str(file) for file in files - python - binaries if file.suffix in sources}
+    assert not strays, "shipped, but not in the tree; does an old build/ folder still hold them?"
+
+
+def test_an_unbuilt_source_tree_says_how_to_build_it(tmp_path: Path) -> None:
+    package = tmp_path / "uopc" / "_hot"
+    package.mkdir(parents=True)
+    (tmp_path / "uopc" / "__init__.py").touch()
+    (package / "__init__.py").write_text((ROOT / "uopc" / "_hot" / "__init__.py").read_text(encoding="utf-8"))
+    command = [sys.executable, "-c", "import uopc._hot"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert f"ImportError: uopc is imported from the source tree {tmp_path}" in run.stderr
+    assert "pip install -e ." in run.stderr
 
 
 # ---- stubs of compiled modules ----
@@ -87,13 +101,13 @@ def imported(name: str, value: object) -> bool:
 
 
 def stub_names(body: list[ast.stmt]) -> set[str]:
-    """Names that a stub's body defines; its imports are not its own."""
+    """Names that a stub's body says its module or class has; imports and type aliases are for the stub alone."""
     names: set[str] = set()
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             names.add(node.name)
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            names.add(node.target.id)
+            names |= {node.target.id} if ast.unparse(node.annotation) != "TypeAlias" else set()
         elif isinstance(node, ast.Assign):
             names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
     return names
