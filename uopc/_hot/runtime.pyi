@@ -1,0 +1,62 @@
+"""Memory, loaded libraries, plans and thread counts: the binding of runtime_c."""
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias, final
+
+from typing_extensions import Buffer
+
+@final
+class Memory:
+    """nbytes of uninitialised memory, aligned to 64 bytes, recycled when it dies; exports a writable buffer of bytes."""
+
+    nbytes: int
+    def __init__(self, nbytes: int) -> None: ...
+    @property
+    def address(self) -> int: ...
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+Address: TypeAlias = int
+Argument: TypeAlias = int | tuple[int, int]  # a slot, or (slot, byte offset)
+
+@final
+class Library:
+    """A shared object, loaded while this object lives; fd, if given, is closed after unloading."""
+
+    path: str
+    def __init__(self, path: str, fd: int = -1) -> None: ...
+    def address(self, name: str) -> Address: ...
+    def launch(self, name: str) -> tuple[Address, int, int, int]:
+        """(address of NAME_range, trips, chunk, schedule).  LookupError if there is no such kernel."""
+
+@final
+class NativePlan:
+    """Kernels (library, name, args) that run in order in one call, with temporaries of the sizes `temps` in bytes."""
+
+    def __init__(
+        self,
+        kernels: Iterable[tuple[Library, str, Sequence[Argument]]],
+        n_buffers: int,
+        temps: Iterable[int] = (),
+        *,
+        sizes: Sequence[int] | None = None,
+        written: Iterable[int] = (),
+    ) -> None: ...
+    @property
+    def arena_size(self) -> int: ...
+    def temp_offset(self, temp: int) -> int: ...
+    def run(self, buffers: Sequence[Address | Memory | Buffer]) -> None:
+        """Run all kernels with the GIL released; Ctrl-C is honoured between kernels."""
+    def run_timed(self, buffers: Sequence[Address | Memory | Buffer]) -> list[float]:
+        """Run, and return the seconds that each kernel took."""
+    def run_timeline(self, buffers: Sequence[Address | Memory | Buffer]) -> list[list[tuple[int, int, int]]]:
+        """Run, and return for each kernel a list of (thread, start, stop) in ns of CLOCK_MONOTONIC."""
+
+def memory_stats() -> dict[str, int]: ...
+def set_memory_limit(nbytes: int) -> None: ...
+def trim_memory() -> int: ...
+def set_num_threads(n: int | None) -> int: ...
+def override_num_threads(n: int | None) -> int | None: ...
+def get_num_threads() -> int: ...
+def num_workers() -> int: ...
+def shutdown() -> None: ...

@@ -1,0 +1,99 @@
+"""The runtime: compiled kernels, threads and memory.
+
+Importing it sets the number of threads and the memory limit from the environment, and nothing else: the compiler and
+NumPy are imported when first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from uopc._hot.runtime import (
+    Library,
+    Memory,
+    NativePlan,
+    get_num_threads,
+    memory_stats,
+    override_num_threads,
+    set_memory_limit,
+    trim_memory,
+)
+from uopc._hot.runtime import set_num_threads as _set_native_threads
+from uopc.options import environment
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from uopc.runtime.compiler import CompileError, CompilerNotFound, compile_source, compile_sources
+    from uopc.runtime.device import Device
+    from uopc.runtime.program import Program
+
+__all__ = [
+    "CompileError",
+    "CompilerNotFound",
+    "Device",
+    "Library",
+    "Memory",
+    "NativePlan",
+    "Program",
+    "compile_source",
+    "compile_sources",
+    "get_num_threads",
+    "memory_stats",
+    "num_threads",
+    "set_num_threads",
+    "trim_memory",
+]
+
+_HOME = {
+    "CompileError": "compiler",
+    "CompilerNotFound": "compiler",
+    "compile_source": "compiler",
+    "compile_sources": "compiler",
+    "Device": "device",
+    "Program": "program",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    return value
+
+
+def set_num_threads(n: int | None) -> int:
+    """Use n threads, the calling one included; None: UOPC_NUM_THREADS, else OMP_NUM_THREADS, else the usable cores.
+
+    Returns the number in force before.  ValueError if n < 1.
+    """
+    if n is None:
+        from uopc.runtime.device import usable_cores
+
+        n = environment().num_threads or usable_cores()
+    return _set_native_threads(n)
+
+
+class num_threads:
+    """`with num_threads(n):` work that this thread starts inside uses n threads.  Blocks nest.  ValueError if n < 1."""
+
+    def __init__(self, n: int) -> None:
+        if n < 1:
+            raise ValueError(f"{n} threads; at least 1 is accepted")
+        self._n = n
+        self._before: list[int | None] = []
+
+    def __enter__(self) -> None:
+        self._before.append(override_num_threads(self._n))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        override_num_threads(self._before.pop())
+
+
+set_num_threads(None)
+if environment().arena_limit:
+    set_memory_limit(environment().arena_limit or 0)

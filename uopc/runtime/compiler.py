@@ -1,0 +1,388 @@
+"""From C source to a loaded library: find the compiler, run it, and keep what it made in memory and on disk.
+
+Compile time is what a user waits for, and half of it is processes that start.  Measured with gcc 12 on a small kernel:
+`cc -shared` with libm 34 ms, without libm 28, `cc -c` and then the linker itself 25, of which 11 are gcc's front end
+doing nothing.  So the compiler driver stops at the object, the linker is called directly, kernels are linked with
+nothing (libm is in the process already), and source, object and library are anonymous files in memory, of which nothing
+can be left behind however the process ends.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+
+from uopc._hot.runtime import Library
+from uopc.options import environment
+from uopc.runtime.cache import CacheRefused, DiskCache, digest
+from uopc.runtime.device import device
+
+ABI = 1  # of generated kernels; part of every key
+# Not -ffast-math, ever: it breaks NaN, and what it links in flushes denormals for the whole process.
+DEFAULT_FLAGS = (
+    "-O1",
+    "-fexpensive-optimizations",
+    "-march=native",
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+)
+ALWAYS = ("-std=gnu11", "-fPIC", "-w")
+# One segment less to map and a page less to read; no id that nobody asks for.
+LINK_FLAGS = ("-shared", "-z", "noseparate-code", "-z", "noexecstack", "--build-id=none", "--hash-style=gnu")
+LIBRARIES_IN_MEMORY = 4096
+
+
+class CompilerNotFound(RuntimeError):
+    """There is no C compiler; the text says what to install."""
+
+
+class CompileError(RuntimeError):
+    """The C compiler failed.
+
+    output: what it printed.  path: the source, kept for inspection.  command: how it was called.
+    """
+
+    def __init__(self, output: str, path: str, command: Sequence[str]) -> None:
+        self.output, self.path, self.command = output, path, tuple(command)
+        super().__init__(f"{shlex.join(command)} failed on {path}:\n{output}")
+
+
+# ----------------------------------------------------------------------------------------------- running processes --
+
+
+def _memory_file(name: str, content: bytes = b"") -> int:
+    fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    view = memoryview(content)
+    offset = 0
+    while offset < len(view):
+        offset += os.pwrite(fd, view[offset:], offset)
+    return fd
+
+
+def _content(fd: int) -> bytes:
+    size = os.fstat(fd).st_size
+    parts = []
+    while size > 0 and (part := os.pread(fd, size, sum(map(len, parts)))):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _run(argv: Sequence[str], stdin: int | None = None, shared: Sequence[int] = ()) -> tuple[int, str]:
+    """Run a program with `shared` descriptors open under the same numbers.  Returns (exit code, all that it printed).
+
+    posix_spawn and files in place of the subprocess module and pipes: importing that takes as long as a compiler run.
+    """
+    said = _memory_file("uopc-output")
+    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        actions = [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in shared]  # which clears close-on-exec
+        actions += [(os.POSIX_SPAWN_DUP2, null if stdin is None else stdin, 0)]
+        actions += [(os.POSIX_SPAWN_DUP2, said, 1), (os.POSIX_SPAWN_DUP2, said, 2)]
+        pid = os.posix_spawn(
+            argv[0], argv, os.environ, file_actions=actions, setsigmask=(), setsigdef=(signal.SIGPIPE, signal.SIGXFSZ)
+        )
+        try:
+            _, status = os.waitpid(pid, 0)
+            code = os.waitstatus_to_exitcode(status)
+        except ChildProcessError:
+            code = 0  # SIGCHLD is ignored in this process: what the program made has to speak for it
+        except BaseException:
+            os.kill(pid, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+            raise
+        text = _content(said).decode("utf-8", "replace")
+        return code, text + (f"\nkilled by signal {-code}" if code < 0 else "")
+    finally:
+        os.close(said)
+        os.close(null)
+
+
+# --------------------------------------------------------------------------------------------- finding the compiler --
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C compiler: how to call it, what tells it from any other, and its linker if it can be called directly."""
+
+    command: tuple[str, ...]
+    identity: str
+    linker: str | None
+
+
+def find_compiler() -> Compiler:
+    """$CC, else cc, gcc or clang on PATH, else the one in the `ziglang` package.  CompilerNotFound if there is none."""
+    return _find_compiler(environment().cc, tuple(os.get_exec_path()))
+
+
+@lru_cache(maxsize=8)
+def _find_compiler(cc: str | None, folders: tuple[str, ...]) -> Compiler:
+    if cc:
+        words = shlex.split(cc)
+        program = _which(words[0], folders) if words else None
+        if program is None:
+            raise CompilerNotFound(f"CC={cc!r}: there is no program {words[0] if words else ''!r}. {_advice()}")
+        return _identify((program, *words[1:]), folders)
+    for name in ("cc", "gcc", "clang"):
+        program = _which(name, folders)
+        if program is not None:
+            return _identify((program,), folders)
+    if _has_ziglang():
+        return _identify((sys.executable, "-m", "ziglang", "cc"), folders)
+    raise CompilerNotFound(f"uopc compiles with a C compiler, and none of cc, gcc, clang is on PATH. {_advice()}")
+
+
+def _advice() -> str:
+    return (
+        "Install one (Debian, Ubuntu: apt install gcc; Fedora: dnf install gcc; conda: conda install gcc), or install "
+        "the one that comes as a Python package: pip install 'uopc[cc]'. CC names another."
+    )
+
+
+def _has_ziglang() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("ziglang") is not None
+
+
+def _which(name: str, folders: Sequence[str]) -> str | None:
+    candidates = [name] if os.sep in name else [os.path.join(folder, name) for folder in folders]
+    for path in candidates:
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    return None
+
+
+def _identify(command: tuple[str, ...], folders: tuple[str, ...]) -> Compiler:
+    """Ask for the version, and look at the files of every word of the command that is a program (`ccache gcc`)."""
+    code, version = _run([*command, "--version"])
+    if code != 0:
+        raise CompilerNotFound(f"{shlex.join(command)} --version failed: {version.strip()}. {_advice()}")
+    facts = [version, *command]
+    for word in command:
+        path = _which(word, folders)
+        if path is not None:
+            status = os.stat(path)
+            facts.append(f"{os.path.realpath(path)} {status.st_mtime_ns} {status.st_size}")
+    linker = None
+    if "Free Software Foundation" in version:
+        code, said = _run([*command, "-print-prog-name=ld"])
+        linker = _which(said.strip(), folders) if code == 0 else None
+    return Compiler(command, "\n".join(facts), linker)
+
+
+# ------------------------------------------------------------------------------------------------------- compiling --
+
+
+def _build(compiler: Compiler, source: str, flags: tuple[str, ...]) -> bytes:
+    """The bytes of a shared library.  CompileError if the compiler fails."""
+    command = [*compiler.command, *ALWAYS, *flags]
+    if compiler.linker is not None:
+        return _build_in_memory(command, compiler.linker, source)
+    return _build_in_folder(command, source)
+
+
+def _build_in_memory(command: list[str], linker: str, source: str) -> bytes:
+    """With gcc, which writes its output into whatever file it is given."""
+    text, obj, library = _memory_file("uopc.c", source.encode()), _memory_file("uopc.o"), _memory_file("uopc.so")
+    try:
+        compile_command = [*command, "-pipe", "-c", "-x", "c", "-", "-o", f"/dev/fd/{obj}"]
+        code, said = _run(compile_command, text, [obj])
+        if code != 0 or not os.fstat(obj).st_size:
+            raise CompileError(said, _keep(source), compile_command)
+        link_command = [linker, *LINK_FLAGS, "-o", f"/dev/fd/{library}", f"/dev/fd/{obj}"]
+        code, said = _run(link_command, None, [obj, library])
+        image = _content(library)
+        if code != 0 or not image:
+            raise CompileError(said, _keep(source), link_command)
+        return image
+    finally:
+        for fd in (text, obj, library):
+            os.close(fd)
+
+
+def _build_in_folder(command: list[str], source: str) -> bytes:
+    """With compilers that write aside and rename, and bring their own linker."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="uopc-") as folder:
+        path = os.path.join(folder, "kernel.so")
+        whole = [*command, "-shared", "-nostdlib", "-x", "c", "-", "-o", path]
+        text = _memory_file("uopc.c", source.encode())
+        try:
+            code, said = _run(whole, text)
+        finally:
+            os.close(text)
+        if code != 0 or not os.path.exists(path):
+            raise CompileError(said, _keep(source), whole)
+        with open(path, "rb") as file:
+            return file.read()
+
+
+def _keep(source: str) -> str:
+    """Write the source where the user can look at it."""
+    import tempfile
+
+    try:
+        fd, path = tempfile.mkstemp(prefix="uopc-failed-", suffix=".c")
+        with os.fdopen(fd, "w") as file:
+            file.write(source)
+    except OSError as error:
+        return f"(the source could not be kept: {error})"
+    return path
+
+
+def _load_image(image: bytes) -> Library:
+    """Load a library that is in no folder.
+
+    The library owns its descriptor: the loader takes two files with one name for the same file, and the name of an
+    anonymous file is its number, which must therefore not be given to another while the library is loaded.
+    """
+    fd = _memory_file("uopc.so", image)
+    return Library(f"/proc/self/fd/{fd}", fd)
+
+
+# ----------------------------------------------------------------------------------------------------------- caches --
+
+_libraries: OrderedDict[tuple[Compiler, tuple[str, ...], str], Library] = OrderedDict()
+_making: dict[str, threading.Lock] = {}  # keys that a thread of this process is making
+_guard = threading.Lock()
+
+
+def _after_fork() -> None:
+    """The thread that held a lock is not in the child."""
+    global _guard
+    _guard = threading.Lock()
+    _making.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def disk_cache() -> DiskCache | None:
+    """The cache on disk, or None if there is none: switched off, or its folder cannot be used."""
+    settings = environment()
+    if not settings.cache or settings.cache_limit == 0:
+        return None
+    return _open_cache(settings.cache_dir or os.path.expanduser("~/.cache/uopc"), settings.cache_limit)
+
+
+@lru_cache(maxsize=8)
+def _open_cache(directory: str, limit: int) -> DiskCache | None:
+    try:
+        return DiskCache(directory, limit)
+    except CacheRefused as refusal:
+        import warnings
+
+        warnings.warn(f"uopc compiles without a cache on disk: {refusal}", RuntimeWarning, stacklevel=2)
+        return None
+
+
+@contextmanager
+def _alone(key: str) -> Iterator[None]:
+    """Hold the right to make this kernel among the threads of this process."""
+    with _guard:
+        lock = _making.setdefault(key, threading.Lock())
+    with lock:
+        yield
+    with _guard:
+        _making.pop(key, None)
+
+
+def _key(compiler: Compiler, flags: tuple[str, ...], source: str) -> str:
+    import uopc
+
+    version = getattr(uopc, "__version__", "0")
+    facts = (str(ABI), version, compiler.identity, device().identity, *ALWAYS, *LINK_FLAGS, *flags)
+    return digest(*facts, source)
+
+
+def _find_or_build(compiler: Compiler, flags: tuple[str, ...], source: str) -> Library:
+    known = _libraries.get((compiler, flags, source))
+    if known is not None:
+        return known
+    key, cache = _key(compiler, flags, source), disk_cache()
+    with _alone(key):
+        library = _libraries.get((compiler, flags, source)) or (_load(cache, key) if cache else None)
+        if library is None:
+            with cache.claim(key) if cache else nullcontext():
+                library = _load(cache, key) if cache else None  # another process may have made it meanwhile
+                if library is None:
+                    image = _build(compiler, source, flags)
+                    path = cache.store(key, image) if cache else None
+                    library = (_load(cache, key) if cache and path else None) or _load_image(image)
+    with _guard:
+        _libraries[compiler, flags, source] = library
+        if len(_libraries) > LIBRARIES_IN_MEMORY:
+            _libraries.popitem(last=False)
+    return library
+
+
+def _load(cache: DiskCache, key: str) -> Library | None:
+    """None also when the file went away in between, or the folder is on a file system from which nothing may run."""
+    path = cache.load(key)
+    if path is None:
+        return None
+    try:
+        return Library(path)
+    except OSError:
+        return None
+
+
+# ------------------------------------------------------------------------------------------------------ entry points --
+
+
+def compile_source(source: str, flags: Sequence[str] = DEFAULT_FLAGS) -> Library:
+    """Compile one unit of C and load it; the same source and flags give the same library.
+
+    CompilerNotFound if there is no compiler, CompileError if it fails.  Safe in several threads and processes at once.
+    """
+    return _find_or_build(find_compiler(), tuple(flags), source)
+
+
+def compile_sources(sources: Sequence[str], flags: Sequence[str] = DEFAULT_FLAGS) -> list[Library]:
+    """As compile_source for each unit, several at once.  Raises the first error, when all have ended."""
+    compiler, all_flags = find_compiler(), tuple(flags)
+    units = list(dict.fromkeys(sources))
+    done: dict[str, Library] = {}
+    errors: list[BaseException] = []
+    waiting = iter(units)
+
+    def work() -> None:
+        for unit in iter(lambda: _next(waiting), None):
+            try:
+                done[unit] = _find_or_build(compiler, all_flags, unit)
+            except BaseException as error:
+                errors.append(error)
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(device().cores, len(units)) - 1)]
+    for thread in threads:
+        thread.start()
+    work()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return [done[source] for source in sources]
+
+
+def _next(units: Iterator[str]) -> str | None:
+    """One thread at a time: an iterator over a list is safe for that under the GIL, and without it under the guard."""
+    with _guard:
+        return next(units, None)
+
+
+def clear_memory_cache() -> None:
+    """Forget the libraries in memory; those that plans use stay loaded."""
+    with _guard:
+        _libraries.clear()

@@ -1,0 +1,133 @@
+"""What the compiler and the pool need to know of this machine, read once from /proc and /sys.
+
+Everything has a default that is safe where a file is missing: in containers, on other processors, under emulation.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+DEFAULT_L1D, DEFAULT_L2, DEFAULT_L3 = 32 << 10, 512 << 10, 8 << 20
+
+
+@dataclass(frozen=True)
+class Device:
+    """Facts of one machine.  Sizes are bytes; l1d and l2 belong to one core, l3 to the cores that share it."""
+
+    cores: int  # usable by this process: affinity mask and cgroup quota
+    l1d: int
+    l2: int
+    l3: int
+    vector_bytes: int  # 64 with AVX-512, 32 with AVX2, 16 otherwise
+    has_bf16_dot: bool
+    cpu_model: str
+    page_size: int
+    cpu_features: frozenset[str] = field(repr=False)
+
+    @property
+    def identity(self) -> str:
+        """What code compiled for this processor alone depends on."""
+        return f"{os.uname().machine} {self.cpu_model} {' '.join(sorted(self.cpu_features))}"
+
+
+@lru_cache(maxsize=1)
+def device() -> Device:
+    """The facts of this machine."""
+    return read_device(Path("/"))
+
+
+def read_device(root: Path) -> Device:
+    """The facts as told by root/proc and root/sys."""
+    fields = _first_processor(root / "proc/cpuinfo")
+    features = frozenset((fields.get("flags") or fields.get("Features") or "").split())
+    arm_name = " ".join(f"{key}={fields[key]}" for key in sorted(fields) if key.startswith("CPU "))
+    caches = _cache_sizes(root / "sys/devices/system/cpu/cpu0/cache")
+    return Device(
+        cores=usable_cores(root),
+        l1d=caches.get(1, DEFAULT_L1D),
+        l2=caches.get(2, DEFAULT_L2),
+        l3=caches.get(3, DEFAULT_L3),
+        vector_bytes=64 if "avx512f" in features else 32 if "avx2" in features else 16,
+        has_bf16_dot=bool(features & {"avx512_bf16", "bf16"}),
+        cpu_model=fields.get("model name") or arm_name or os.uname().machine,
+        page_size=os.sysconf("SC_PAGESIZE"),
+        cpu_features=features,
+    )
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _first_processor(cpuinfo: Path) -> dict[str, str]:
+    """The first paragraph of cpuinfo.  The rest is not read: the kernel takes a while to write hundreds of them."""
+    fields = {}
+    try:
+        with cpuinfo.open(errors="replace") as lines:
+            for line in lines:
+                key, colon, value = line.partition(":")
+                if not colon and fields:
+                    break
+                fields[key.strip()] = value.strip()
+    except OSError:
+        pass
+    return fields
+
+
+def _cache_sizes(folder: Path) -> dict[int, int]:
+    """Bytes of the data cache at each level."""
+    sizes = {}
+    for index in sorted(folder.glob("index*")):
+        level, size = _read(index / "level"), _read(index / "size")
+        if _read(index / "type") not in ("Data", "Unified") or not level.isdigit() or not size:
+            continue
+        unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(size[-1], 1)
+        digits = size.rstrip("KMG")
+        if digits.isdigit() and int(digits):
+            sizes[int(level)] = int(digits) * unit
+    return sizes
+
+
+# ---------------------------------------------------------------------------------------------------------- cores --
+
+
+def usable_cores(root: Path = Path("/")) -> int:
+    """How many threads can run at once: the affinity mask, cut to the cgroup's processor quota, rounded up."""
+    affinity = len(os.sched_getaffinity(0))
+    quota = min((q for q in _quotas(root) if q > 0), default=math.inf)
+    return affinity if quota == math.inf else max(1, min(affinity, math.ceil(quota)))
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    """The quotas, in processors, of this process's cgroup and of each one above it, for cgroup versions 1 and 2."""
+    mounted = root / "sys/fs/cgroup"
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        hierarchy, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if hierarchy == "0" and not controllers:
+            for folder in _upwards(mounted, path):
+                yield _quota(*(_read(folder / "cpu.max").split() + ["", ""])[:2])
+        elif "cpu" in controllers.split(","):
+            for name in ("cpu", controllers):
+                for folder in _upwards(mounted / name, path):
+                    yield _quota(_read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us"))
+
+
+def _upwards(mounted: Path, path: str) -> Iterator[Path]:
+    """The folder of a cgroup and those above it.  A container sees its own cgroup at the mount point, whatever its path."""
+    parts = [part for part in path.split("/") if part not in ("", "..")]
+    for n in range(len(parts), -1, -1):
+        yield mounted.joinpath(*parts[:n])
+
+
+def _quota(quota: str, period: str) -> float:
+    """Processors; infinity where there is no quota ("max" in version 2, -1 in version 1)."""
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() and int(period) else math.inf

@@ -1,0 +1,89 @@
+"""Program: one compiled kernel, called with arrays."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from uopc._hot.runtime import Library, NativePlan
+from uopc.runtime.compiler import compile_source
+
+
+class Program:
+    """A kernel named `name` in C source, compiled, called with arrays in slot order, writing its outputs in place.
+
+    source: C that defines NAME_range and NAME_launch, as render_c gives it.
+    outputs: the slots that the kernel writes.  Arrays of other slots may be read-only.
+    flags: compiler flags in place of the default ones.
+    CompileError if the compiler refuses the source; LookupError if it does not define the kernel.
+    """
+
+    def __init__(
+        self, source: str, name: str, *, outputs: Iterable[int] = (0,), flags: Sequence[str] | None = None
+    ) -> None:
+        self.source = source
+        self.name = name
+        self.outputs = frozenset(outputs)
+        self.library: Library = compile_source(source) if flags is None else compile_source(source, flags)
+        self.library.launch(name)  # a wrong name fails here, not at the first call
+        self._n_slots = _parameters(source, name)
+        self._plans: dict[int, NativePlan] = {}
+
+    def _check(self, slot: int, array: Any) -> None:
+        """What the buffer protocol does not refuse, or refuses without saying which array it was."""
+        if not isinstance(array, (np.ndarray, np.generic)):
+            return
+        if array.dtype.hasobject:
+            raise TypeError(f"{self.name}: slot {slot} is an array of objects; arrays of numbers are accepted")
+        if not array.flags.c_contiguous:
+            layout = f"shape {array.shape} and strides {array.strides}"
+            raise ValueError(f"{self.name}: slot {slot} with {layout} is not C-contiguous, as it must be")
+        if slot in self.outputs and not array.flags.writeable:
+            raise ValueError(f"{self.name}: slot {slot} is an output, and its array is read-only")
+
+    def _plan(self, arrays: Sequence[Any]) -> NativePlan:
+        """The plan for these arrays, which are checked."""
+        n = len(arrays)
+        if self._n_slots is not None and n != self._n_slots:
+            raise ValueError(f"{self.name} takes {self._n_slots} arrays; {n} were given")
+        for slot, array in enumerate(arrays):
+            self._check(slot, array)
+        plan = self._plans.get(n)
+        if plan is None:
+            written = [slot for slot in self.outputs if slot < n]
+            plan = self._plans[n] = NativePlan([(self.library, self.name, range(n))], n, written=written)
+        return plan
+
+    def __call__(self, *arrays: Any) -> None:
+        """Run the kernel.  Arrays of any shape, or objects that export a buffer, in slot order.
+
+        ValueError for an array that is not C-contiguous or, in an output slot, read-only (BufferError for objects
+        other than arrays); TypeError for an array of Python objects and for what exports no buffer.
+        """
+        self._plan(arrays).run(arrays)
+
+    def time(self, *arrays: Any, repeat: int = 1) -> float:
+        """Run the kernel `repeat` times.  Returns the seconds of the fastest run, measured around the native call."""
+        plan = self._plan(arrays)
+        best = float("inf")
+        for _ in range(repeat):
+            start = time.perf_counter()
+            plan.run(arrays)
+            best = min(best, time.perf_counter() - start)
+        return best
+
+    def __repr__(self) -> str:
+        return f"Program({self.name!r})"
+
+
+def _parameters(source: str, name: str) -> int | None:
+    """How many parameters the whole-kernel function `name` is declared with; None if the source has no such function."""
+    found = re.search(rf"\bvoid\s+{re.escape(name)}\s*\(([^()]*)\)", source)
+    if found is None:
+        return None
+    inside = found.group(1).strip()
+    return 0 if inside in ("", "void") else inside.count(",") + 1
