@@ -5,6 +5,7 @@ Loop programs are written by hand with these names alone; ``format_graph`` is wh
 
 from __future__ import annotations
 
+from uopc._hot.rewrite import Pattern, PatternMatcher, graph_rewrite
 from uopc._hot.uop import UOp, range_, ranges_in, sink, toposort
 from uopc.dtype import DType, dtypes
 from uopc.ops import ALU, MOVEMENT, AxisType, KernelInfo, Level, Ops, ParamArg, RangeArg, ReduceArg
@@ -18,11 +19,14 @@ __all__ = [
     "Level",
     "Ops",
     "ParamArg",
+    "Pattern",
+    "PatternMatcher",
     "RangeArg",
     "ReduceArg",
     "UOp",
     "dtypes",
     "format_graph",
+    "graph_rewrite",
     "range_",
     "ranges_in",
     "sink",

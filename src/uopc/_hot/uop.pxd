@@ -39,3 +39,4 @@ cdef UOp const_int(int64_t value, DInfo info)
 cdef DInfo info_of(object dtype)
 cdef UOp rebuild(UOp u, tuple src)
 cpdef list toposort(object roots)
+cdef bint same_arg(object a, object b) except -1

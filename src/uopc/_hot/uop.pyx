@@ -6,7 +6,6 @@ map of addresses.  The table of nodes holds borrowed pointers; a dying node remo
 bounds follow from the sources when the node is made, so that nothing has to recurse later, however deep the graph.
 """
 cimport cython
-from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject, PyObject_Hash, PyTypeObject
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_New, PyTuple_SET_ITEM
@@ -15,6 +14,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from uopc._hot.ptrmap cimport PtrMap, ptrmap_free, ptrmap_get, ptrmap_init, ptrmap_set
+from uopc._hot.stack cimport Stack, push, stack_free, stack_init
 
 from uopc.dtype import DType, dtypes
 from uopc.ops import TABLE, AxisType, DTypeRule, Flags, Kind, Ops, RangeArg
@@ -499,33 +499,6 @@ PyType_Modified(<PyTypeObject*>UOp)
 
 # ---- traversal ----------------------------------------------------------------------------------------------------------
 
-cdef struct Stack:
-    PyObject** items
-    Py_ssize_t size, cap
-
-
-cdef inline int push(Stack* s, PyObject* item) except -1:
-    cdef PyObject** bigger
-    if s.size == s.cap:
-        bigger = <PyObject**>PyMem_Realloc(s.items, 2 * s.cap * sizeof(PyObject*))
-        if bigger == NULL:
-            raise MemoryError()
-        s.items = bigger
-        s.cap *= 2
-    s.items[s.size] = item
-    s.size += 1
-    return 0
-
-
-cdef int stack_init(Stack* s) except -1:
-    s.cap = 256
-    s.size = 0
-    s.items = <PyObject**>PyMem_Malloc(s.cap * sizeof(PyObject*))
-    if s.items == NULL:
-        raise MemoryError()
-    return 0
-
-
 cpdef list toposort(object roots):
     """All nodes of the graphs of ``roots`` (a UOp or a sequence), each once, sources before users, in a stable order."""
     cdef PtrMap seen
@@ -561,7 +534,7 @@ cpdef list toposort(object roots):
                 if ptrmap_get(&seen, <PyObject*>PyTuple_GET_ITEM(u.src, i)) == NULL:
                     push(&st, <PyObject*>PyTuple_GET_ITEM(u.src, i))
     finally:
-        PyMem_Free(st.items)
+        stack_free(&st)
         ptrmap_free(&seen)
     return out
 
