@@ -44,7 +44,8 @@ static struct {
     uopc_memory_stats stats;
 } memory = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* ------------------------------------------------------------------------------------------- sizes and the system -- */
+/* ------------------------------------------------------------------------------------------- sizes and the system --
+ */
 
 static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
@@ -87,7 +88,8 @@ static void system_give(void *p, size_t bytes) {
         munmap(p, bytes);
 }
 
-/* ---------------------------------------------------------------------------------- the idle lists (needs the lock) -- */
+/* ---------------------------------------------------------------------------------- the idle lists (needs the lock) --
+ */
 
 static void idle_add(struct idle_list *home, void *p, size_t bytes) {
     struct block *b = p;
@@ -239,7 +241,8 @@ void uopc_memory_get_stats(uopc_memory_stats *stats) {
     unlock();
 }
 
-/* ------------------------------------------------------------------------------------------------ arenas of plans -- */
+/* ------------------------------------------------------------------------------------------------ arenas of plans --
+ */
 
 void *uopc_arena_lease(struct idle_list *home, size_t size, int *fresh) {
     lock();
@@ -266,7 +269,8 @@ void uopc_arena_free_all(struct idle_list *home) {
     give_back(detached);
 }
 
-/* ----------------------------------------------------------------------------------------------------------- fork -- */
+/* ----------------------------------------------------------------------------------------------------------- fork --
+ */
 
 /* A child is made only while nobody is changing the lists. */
 __attribute__((constructor)) static void register_fork_handlers(void) { pthread_atfork(lock, unlock, unlock); }

@@ -22,7 +22,8 @@ struct uopc_plan {
     struct idle_list arenas;
 };
 
-/* ----------------------------------------------------------------------------------------------- laying out temps -- */
+/* ----------------------------------------------------------------------------------------------- laying out temps --
+ */
 
 struct temp {
     int index;
@@ -103,7 +104,8 @@ static int lay_out(uopc_plan *plan, const size_t *temp_sizes) {
     return error;
 }
 
-/* -------------------------------------------------------------------------------------------------- making a plan -- */
+/* -------------------------------------------------------------------------------------------------- making a plan --
+ */
 
 static int copy_kernels(uopc_plan *plan, const uopc_kernel *kernels) {
     uopc_arg *next = plan->args;
@@ -168,7 +170,8 @@ size_t uopc_plan_arena_size(const uopc_plan *plan) { return plan->arena_size; }
 
 size_t uopc_plan_temp_offset(const uopc_plan *plan, int temp) { return plan->temp_offsets[temp]; }
 
-/* -------------------------------------------------------------------------------------------------------- running -- */
+/* -------------------------------------------------------------------------------------------------------- running --
+ */
 
 static void touch_pages(void *const *args, long lo, long hi) {
     volatile char *base = args[0];
@@ -194,8 +197,8 @@ static int run_kernels(uopc_plan *plan, void *const *pointers, const uopc_run_op
     uint64_t asked = patience ? ticks_now() : 0;
     for (int k = 0; k < plan->n_kernels; k++) {
         uopc_kernel *kernel = &plan->kernels[k];
-        uopc_span *threads = options->thread_spans ? options->thread_spans + (size_t)k * (size_t)options->n_thread_spans
-                                                   : NULL;
+        uopc_span *threads =
+            options->thread_spans ? options->thread_spans + (size_t)k * (size_t)options->n_thread_spans : NULL;
         if (k && patience && ticks_now() - asked > patience) {
             if (options->interrupted(options->context)) return EINTR;
             asked = ticks_now();

@@ -20,14 +20,29 @@ static inline long long now_ns(void) {
 
 static inline void cpu_relax(void) { _mm_pause(); }
 
-/* Time-stamp counters tick at 2 to 4 GHz. Ticks only ever choose between two right ways, so a nominal rate is enough. */
+/* Time-stamp counters tick at 2 to 4 GHz. Ticks only ever choose between two right ways, so a nominal rate is enough.
+ */
 static inline uint64_t ticks_now(void) { return __rdtsc(); }
 static inline uint64_t ticks_per_us(void) { return 2500; }
 
-typedef uint32_t fp_state;
-#define FP_DEFAULT 0x1f80u /* round to nearest, denormals kept, all exceptions masked, no flags raised */
-static inline fp_state fp_save(void) { return _mm_getcsr(); }
-static inline void fp_restore(fp_state state) { _mm_setcsr(state); }
+/* SSE has control and flags in one register. Kernels compute nothing in the x87 unit, but fesetround() sets its
+ * rounding too, so its control word is put back where it changed. */
+typedef struct {
+    uint32_t mxcsr;
+    uint16_t x87_control;
+} fp_state;
+#define FP_DEFAULT                                                                                                     \
+    ((fp_state){0x1f80, 0x37f}) /* round to nearest, denormals kept, exceptions masked, no flags raised */
+static inline uint16_t x87_control(void) {
+    uint16_t word;
+    __asm__ volatile("fnstcw %0" : "=m"(word));
+    return word;
+}
+static inline fp_state fp_save(void) { return (fp_state){_mm_getcsr(), x87_control()}; }
+static inline void fp_restore(fp_state s) {
+    _mm_setcsr(s.mxcsr);
+    if (x87_control() != s.x87_control) __asm__ volatile("fldcw %0" ::"m"(s.x87_control));
+}
 
 #elif defined(__aarch64__)
 

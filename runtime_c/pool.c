@@ -69,7 +69,7 @@ struct worker {
 static struct {
     APART atomic_uint generation; /* changes when there is something to look at */
     APART atomic_uint ticket;
-    APART atomic_long next; /* dynamic schedules: the next chunk */
+    APART atomic_long next;     /* dynamic schedules: the next chunk */
     APART atomic_int launching; /* lock: owns everything below, and the right to open the ticket */
     struct job job;
     atomic_int n_workers;
@@ -121,7 +121,8 @@ static long run_chunks(const struct job *job, int self) {
         }
     } else {
         int reversed = job->schedule == UOPC_DYNAMIC_LAST_FIRST;
-        for (; (c = claim(&pool.next, job->n_chunks)) >= 0; done++) run_chunk(job, reversed ? job->n_chunks - 1 - c : c);
+        for (; (c = claim(&pool.next, job->n_chunks)) >= 0; done++)
+            run_chunk(job, reversed ? job->n_chunks - 1 - c : c);
     }
     return done;
 }
@@ -229,7 +230,8 @@ static void grow(int n) {
     atomic_store_explicit(&pool.n_workers, have, memory_order_relaxed);
 }
 
-/* ------------------------------------------------------------------------------------------------------ launching -- */
+/* ------------------------------------------------------------------------------------------------------ launching --
+ */
 
 static int usable_processors(void) {
     cpu_set_t set;
@@ -342,7 +344,8 @@ void uopc_pool_run(uopc_region *region, void *const *args, uopc_span *spans, int
     fp_restore(caller_state);
 }
 
-/* -------------------------------------------------------------------------------------------------- thread counts -- */
+/* -------------------------------------------------------------------------------------------------- thread counts --
+ */
 
 static int clamp_threads(int n) { return n > UOPC_MAX_THREADS ? UOPC_MAX_THREADS : n; }
 
@@ -389,4 +392,6 @@ static void after_fork_in_child(void) {
     atomic_store(&pool.launching, 0);
 }
 
-__attribute__((constructor)) static void register_fork_handler(void) { pthread_atfork(NULL, NULL, after_fork_in_child); }
+__attribute__((constructor)) static void register_fork_handler(void) {
+    pthread_atfork(NULL, NULL, after_fork_in_child);
+}

@@ -74,12 +74,12 @@ void uopc_pool_shutdown(void);
 
 /* Bytes and counts, since the start of the process unless they say "now". */
 typedef struct uopc_memory_stats {
-    size_t live_bytes;  /* now: given out and not yet returned (results and leased arenas) */
-    size_t idle_bytes;  /* now: kept for reuse (recycled results and idle arenas) */
-    size_t arena_bytes; /* now: belonging to plans, idle or leased */
-    size_t peak_bytes;  /* the most that live + idle ever were */
-    size_t limit_bytes; /* UOPC_ARENA_LIMIT, 0 if there is none */
-    size_t keep_bytes;  /* the bound on idle_bytes */
+    size_t live_bytes;         /* now: given out and not yet returned (results and leased arenas) */
+    size_t idle_bytes;         /* now: kept for reuse (recycled results and idle arenas) */
+    size_t arena_bytes;        /* now: belonging to plans, idle or leased */
+    size_t peak_bytes;         /* the most that live + idle ever were */
+    size_t limit_bytes;        /* UOPC_ARENA_LIMIT, 0 if there is none */
+    size_t keep_bytes;         /* the bound on idle_bytes */
     unsigned long allocations; /* blocks taken from the system */
     unsigned long recycled;    /* blocks served from those kept */
     unsigned long released;    /* blocks given back to the system to keep within bounds */
