@@ -1,9 +1,9 @@
 """Compiled kernels on disk, shared by all processes of one user.
 
 One file a kernel, named by what it was made from, so that a file never changes once it has its name: it is written
-aside, then renamed.  A process that dies at any instant leaves at most a file aside, which is swept later.  Files end in
-a checksum, because a disk can fill, and a machine can stop, between a rename and its data.  The folder belongs to the
-user and to no one else; one that does not is refused, since loading a file means running it.
+aside, then renamed.  A process that dies at any instant leaves at most a file aside, which is swept later.  Files end
+in a checksum, because a disk can fill, and a machine can stop, between a rename and its data.  The folder belongs to
+the user and to no one else; one that does not is refused, since loading a file means running it.
 """
 
 from __future__ import annotations

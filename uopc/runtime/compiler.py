@@ -69,15 +69,13 @@ def _memory_file(name: str, content: bytes = b"") -> int:
 
 
 def _content(fd: int) -> bytes:
-    size = os.fstat(fd).st_size
-    parts = []
-    while size > 0 and (part := os.pread(fd, size, sum(map(len, parts)))):
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
+    content = b""
+    while part := os.pread(fd, 1 << 24, len(content)):
+        content += part
+    return content
 
 
-def _run(argv: Sequence[str], stdin: int | None = None, shared: Sequence[int] = ()) -> tuple[int, str]:
+def _run(argv: list[str], stdin: int | None = None, shared: Sequence[int] = ()) -> tuple[int, str]:
     """Run a program with `shared` descriptors open under the same numbers.  Returns (exit code, all that it printed).
 
     posix_spawn and files in place of the subprocess module and pipes: importing that takes as long as a compiler run.

@@ -69,7 +69,7 @@ def _read(path: Path) -> str:
 
 def _first_processor(cpuinfo: Path) -> dict[str, str]:
     """The first paragraph of cpuinfo.  The rest is not read: the kernel takes a while to write hundreds of them."""
-    fields = {}
+    fields: dict[str, str] = {}
     try:
         with cpuinfo.open(errors="replace") as lines:
             for line in lines:
@@ -122,7 +122,7 @@ def _quotas(root: Path) -> Iterator[float]:
 
 
 def _upwards(mounted: Path, path: str) -> Iterator[Path]:
-    """The folder of a cgroup and those above it.  A container sees its own cgroup at the mount point, whatever its path."""
+    """The folder of a cgroup and those above it.  A container finds its own at the mount point, whatever its path."""
     parts = [part for part in path.split("/") if part not in ("", "..")]
     for n in range(len(parts), -1, -1):
         yield mounted.joinpath(*parts[:n])

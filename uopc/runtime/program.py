@@ -81,7 +81,7 @@ class Program:
 
 
 def _parameters(source: str, name: str) -> int | None:
-    """How many parameters the whole-kernel function `name` is declared with; None if the source has no such function."""
+    """How many parameters the whole-kernel function `name` has; None if the source has no such function."""
     found = re.search(rf"\bvoid\s+{re.escape(name)}\s*\(([^()]*)\)", source)
     if found is None:
         return None
