@@ -37,6 +37,7 @@ class Ops(IntEnum):
     AFTER = auto()
     END = auto()
     REDUCE = auto()
+    HREDUCE = auto()
     STAGE = auto()
     # movement: an index in, an index out
     RESHAPE = auto()
@@ -50,6 +51,7 @@ class Ops(IntEnum):
     # sources of values, and choice among them
     IOTA = auto()
     STACK = auto()
+    CAT = auto()
     GATHER = auto()
     # one operand
     CAST = auto()
@@ -177,7 +179,7 @@ class DTypeRule(IntEnum):
     SAME = 5  # all sources agree, scalars spread over vectors
     BOOL = 6  # sources agree, the result is bool
     SELECT = 7  # bool, then two that agree
-    LOAD = 8  # the first source's, as wide as the index is
+    LOAD = 8  # as given; else the first source's, as wide as its index is
 
 
 class Flags(Flag):
@@ -248,12 +250,13 @@ TABLE: dict[Ops, OpInfo] = {
     Ops.BUFFER: _structure(0, 0, DTypeRule.ARG, Stage.ALL, ParamArg),
     Ops.ALLOC: _structure(0, 0, DTypeRule.ARG, LOOPS, ParamArg),
     Ops.RANGE: _structure(1, 1, DTypeRule.INDEX, LOOPS, RangeArg),
-    Ops.INDEX: _structure(2, 2, DTypeRule.FIRST, LOOPS),
+    Ops.INDEX: _structure(2, 2, DTypeRule.LOAD, LOOPS),  # of a vector type: so many elements in a row
     Ops.LOAD: _structure(1, 2, DTypeRule.LOAD, LOOPS),  # INDEX, and the bool that must hold (else the value is 0)
     Ops.STORE: _structure(2, 3, DTypeRule.VOID, Stage.ALL),  # INDEX, value, and the bool that must hold
     Ops.AFTER: _structure(1, None, DTypeRule.FIRST, LOOPS),
     Ops.END: _structure(1, None, DTypeRule.VOID, LOOPS),
     Ops.REDUCE: _structure(1, None, DTypeRule.FIRST, Stage.ALL, ReduceArg),
+    Ops.HREDUCE: _structure(1, 1, DTypeRule.GIVEN, Stage.LOOP | Stage.REGISTER | Stage.LINEAR, Ops),  # the lanes of a vector, in halves
     Ops.STAGE: _structure(1, 1, DTypeRule.FIRST, Stage.TENSOR | Stage.LOOP, Level),
     Ops.RESHAPE: _movement(tuple),  # the new shape
     Ops.EXPAND: _movement(tuple),  # the new shape; axes of size 1 grow
@@ -267,6 +270,7 @@ TABLE: dict[Ops, OpInfo] = {
     Ops.STACK: OpInfo(
         (1, None), DTypeRule.FIRST, Kind.SOURCE, Stage.ALL
     ),  # a new first axis; lanes of a vector in loops
+    Ops.CAT: OpInfo((1, None), DTypeRule.FIRST, Kind.SOURCE, Stage.TENSOR, int),  # one after another along axis arg
     Ops.GATHER: OpInfo(
         (2, None), DTypeRule.FIRST, Kind.SOURCE, Stage.TENSOR
     ),  # x and an integer index for each axis of it

@@ -193,6 +193,18 @@ cdef object infer_shape(int code, tuple src, object arg):
             if (<UOp>x).shape_ != s.shape_:
                 raise ValueError(f"cannot stack shapes {s.shape_} and {(<UOp>x).shape_}: they must agree")
         return (len(src), *s.shape_)
+    if code == C_CAT:
+        s = <UOp>src[0]
+        i = arg
+        if not 0 <= i < len(s.shape_):
+            raise ValueError(f"no axis {i} in shape {s.shape_} to join along")
+        n = 0
+        for x in src:
+            best = (<UOp>x).shape_
+            if best[:i] != s.shape_[:i] or best[i + 1:] != s.shape_[i + 1:]:
+                raise ValueError(f"cannot join shapes {s.shape_} and {best} along axis {i}: the other axes must agree")
+            n = n + best[i]
+        return (*s.shape_[:i], n, *s.shape_[i + 1:])
     if code == C_GATHER:
         s = <UOp>src[1]
         if len(src) - 1 != len((<UOp>src[0]).shape_):
@@ -385,10 +397,10 @@ cdef bint structure_bounds(UOp u) except -1:
         return True
     if u.info.kind == K_OTHER or a.info.kind == K_OTHER:
         return False
-    if code == C_STACK or IS_MOVEMENT[code] or code == C_GATHER or code == C_STAGE or code == C_AFTER:
+    if code == C_STACK or code == C_CAT or IS_MOVEMENT[code] or code == C_GATHER or code == C_STAGE or code == C_AFTER:
         u.lo = a.lo
         u.hi = a.hi
-        if code == C_STACK:
+        if code == C_STACK or code == C_CAT:
             for i in range(1, PyTuple_GET_SIZE(u.src)):
                 a = <UOp>PyTuple_GET_ITEM(u.src, i)
                 u.lo = min(u.lo, a.lo)

@@ -68,7 +68,7 @@ for _row_op, _row in TABLE.items():
 cdef int C_CONST = Ops.CONST, C_RANGE = Ops.RANGE, C_END = Ops.END, C_REDUCE = Ops.REDUCE, C_SINK = Ops.SINK, C_LINEAR = Ops.LINEAR
 cdef int C_BUFFER = Ops.BUFFER, C_ALLOC = Ops.ALLOC, C_INDEX = Ops.INDEX, C_LOAD = Ops.LOAD, C_STORE = Ops.STORE, C_AFTER = Ops.AFTER
 cdef int C_STAGE = Ops.STAGE, C_RESHAPE = Ops.RESHAPE, C_EXPAND = Ops.EXPAND, C_PERMUTE = Ops.PERMUTE, C_VIEW = Ops.VIEW, C_SHRINK = Ops.SHRINK
-cdef int C_FLIP = Ops.FLIP, C_STRIDE = Ops.STRIDE, C_PAD = Ops.PAD, C_IOTA = Ops.IOTA, C_STACK = Ops.STACK, C_GATHER = Ops.GATHER
+cdef int C_FLIP = Ops.FLIP, C_STRIDE = Ops.STRIDE, C_PAD = Ops.PAD, C_IOTA = Ops.IOTA, C_STACK = Ops.STACK, C_GATHER = Ops.GATHER, C_CAT = Ops.CAT
 cdef int C_BITCAST = Ops.BITCAST, C_CAST = Ops.CAST, C_ADD = Ops.ADD, C_MUL = Ops.MUL, C_IDIV = Ops.IDIV, C_MOD = Ops.MOD, C_MAX = Ops.MAX, C_MIN = Ops.MIN
 cdef int C_CMPLT = Ops.CMPLT, C_CMPLE = Ops.CMPLE, C_CMPEQ = Ops.CMPEQ, C_CMPNE = Ops.CMPNE, C_AND = Ops.AND, C_OR = Ops.OR
 cdef int C_XOR = Ops.XOR, C_SHL = Ops.SHL, C_SHR = Ops.SHR, C_WHERE = Ops.WHERE, C_ABS = Ops.ABS
