@@ -7,6 +7,10 @@
  *
  * Between regions workers spin for a short while and then sleep, each on a futex word of its own, so that exactly the
  * wanted ones are woken: the caller wakes two and every worker that joins wakes two more, as in a binary heap.
+ *
+ * Who wakes a worker also keeps it off its own processor. Schedulers like to put a woken thread beside its waker, above
+ * all in virtual machines, where Linux takes a halted processor for a busy one; the worker then waits, for
+ * milliseconds, for the very thread that it is to help.
  */
 #define _GNU_SOURCE
 #include "include/uopc_runtime.h"
@@ -28,9 +32,9 @@
 #define SPIN_CROWDED_US 5
 /* Regions known to be shorter than this run on the caller: the launch costs as much as it gains. */
 #define LAUNCH_PAYS_NS 600
-/* Sleeping workers are woken for each WAKE_PAYS_US of work: waking one costs the caller 1 to 5 us, and it takes 5 to
- * 50 us until it runs. */
-#define WAKE_PAYS_US 20
+/* One sleeping worker is woken for each WAKE_PAYS_US of work: waking costs the waker 1 to 3 us, and it takes 5 us (bare
+ * metal) to 50 us (virtual machine) until the worker runs. */
+#define WAKE_PAYS_US 50
 /* The caller spins this long for the last workers, then sleeps: they may be off the processor. */
 #define FINISH_SPIN_US 200
 #define WORKER_STACK (8u << 20) /* as a main thread: kernels keep their tiles on the stack */
@@ -61,6 +65,9 @@ struct part {
 
 struct worker {
     APART atomic_uint asleep; /* futex word: 1 from before the worker looks at `generation` for the last time */
+    atomic_int processor;     /* the one it was last seen on */
+    atomic_int kept_off;      /* the one its affinity mask leaves out, or -1 */
+    atomic_int tid;           /* 0 until it has started */
     pthread_t thread;
     int id; /* 1 and up: the caller is 0 */
     int spin_us;
@@ -142,6 +149,31 @@ static long run_spanned(const struct job *job, int self) {
 
 /* ------------------------------------------------------------------------------------------------------- workers -- */
 
+/* The processors that this thread may use, but for the current one. 0 if there are none, or if they cannot be told. */
+static int all_but(int processor, cpu_set_t *set) {
+    if (sched_getaffinity(0, sizeof *set, set) || processor < 0 || processor >= CPU_SETSIZE) return 0;
+    CPU_CLR(processor, set);
+    return CPU_COUNT(set) > 0;
+}
+
+/* A worker that is awake and elsewhere is left alone. The mask outlives the region: as long as the callers stay where
+ * they are, nothing has to be done again. */
+static void keep_off(struct worker *w, int processor) {
+    cpu_set_t set;
+    int tid = atomic_load_explicit(&w->tid, memory_order_relaxed);
+    if (tid == 0 || atomic_load_explicit(&w->kept_off, memory_order_relaxed) == processor) return;
+    int asleep = (int)atomic_load_explicit(&w->asleep, memory_order_relaxed);
+    if (!asleep && atomic_load_explicit(&w->processor, memory_order_relaxed) != processor) return;
+    if (!all_but(processor, &set) || sched_setaffinity(tid, sizeof set, &set)) return;
+    atomic_store_explicit(&w->kept_off, processor, memory_order_relaxed);
+}
+
+static void note_processor(struct worker *self) {
+    int processor = sched_getcpu();
+    if (processor != atomic_load_explicit(&self->processor, memory_order_relaxed))
+        atomic_store_explicit(&self->processor, processor, memory_order_relaxed);
+}
+
 static void wake(int id) {
     struct worker *w = &workers[id];
     /* Pairs with doze(): we wrote `generation` and now read `asleep`; it wrote `asleep` and then reads `generation`.
@@ -150,8 +182,12 @@ static void wake(int id) {
 }
 
 static void wake_children(int id, int useful) {
-    for (int child = 2 * id + 1; child <= 2 * id + 2; child++)
-        if (child < useful) wake(child);
+    if (2 * id + 1 >= useful) return;
+    int processor = sched_getcpu();
+    for (int child = 2 * id + 1; child <= 2 * id + 2 && child < useful; child++) {
+        keep_off(&workers[child], processor);
+        wake(child);
+    }
 }
 
 /* Sleep until woken, unless `generation` is no longer `seen`. */
@@ -166,7 +202,9 @@ static unsigned await_generation(struct worker *self, unsigned seen) {
     unsigned generation, n = 0;
     while ((generation = atomic_load_explicit(&pool.generation, memory_order_acquire)) == seen) {
         relax(&n);
-        if (n % 64 == 0 && ticks_now() > deadline) doze(self, seen);
+        if (n % 64) continue;
+        note_processor(self);
+        if (ticks_now() > deadline) doze(self, seen);
     }
     return generation;
 }
@@ -193,6 +231,8 @@ static int spin_time(int threads) {
 static void *worker_main(void *argument) {
     struct worker *self = argument;
     unsigned seen = 0; /* generation never is 0 */
+    atomic_store_explicit(&self->tid, (int)syscall(SYS_gettid), memory_order_relaxed);
+    note_processor(self);
     for (;;) {
         seen = await_generation(self, seen);
         if (join_job(self->id)) {
@@ -218,11 +258,16 @@ static void grow(int n) {
     pthread_attr_t attr;
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, WORKER_STACK);
+    int here = sched_getcpu();
+    cpu_set_t elsewhere;
+    int apart = all_but(here, &elsewhere) && !pthread_attr_setaffinity_np(&attr, sizeof elsewhere, &elsewhere);
     for (; have < n - 1; have++) {
         struct worker *w = &workers[have + 1];
         w->id = have + 1;
         w->spin_us = spin_time(n);
         atomic_store(&w->asleep, 0);
+        atomic_store(&w->tid, 0);
+        atomic_store(&w->kept_off, apart ? here : -1);
         if (pthread_create(&w->thread, &attr, worker_main, w)) break;
     }
     pthread_attr_destroy(&attr);
