@@ -9,7 +9,6 @@ import atexit
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
-from cpython.exc cimport PyErr_CheckSignals, PyErr_Occurred
 from cpython.long cimport PyLong_AsVoidPtr, PyLong_Check, PyLong_FromVoidPtr
 from cpython.object cimport PyObject
 from libc.errno cimport EINTR
@@ -19,7 +18,7 @@ from posix.unistd cimport close
 
 
 cdef extern from "Python.h":
-    # The versions of these calls in Cython's own declarations take lists and tuples only.
+    int PyErr_CheckSignals() noexcept  # Cython's own declaration would raise here what is to be raised later
     object PySequence_Fast(object o, const char *message)
     Py_ssize_t PySequence_Fast_GET_SIZE(object fast)
     PyObject **PySequence_Fast_ITEMS(object fast)
@@ -259,6 +258,10 @@ cdef int check_signals(void *context) noexcept with gil:
     return PyErr_CheckSignals()
 
 
+cdef int raise_what_is_set() except -1:
+    return -1
+
+
 @cython.final
 cdef class NativePlan:
     """Kernels that run in order in one call.
@@ -414,8 +417,8 @@ cdef class NativePlan:
             self.open_buffers(buffers, pointers, views, &n_views)
             with nogil:
                 error = uopc_plan_run(self.plan, pointers, options)
-            if error == EINTR and PyErr_Occurred() != NULL:
-                return -1
+            if error == EINTR:
+                raise_what_is_set()
             if error:
                 raise MemoryError(self.shortage())
         finally:

@@ -1,0 +1,128 @@
+"""Thread counts, and several Python threads at once."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from uopc.runtime import NativePlan, compile_source, get_num_threads, num_threads, set_num_threads
+
+
+@pytest.fixture(autouse=True)
+def keep_thread_count():
+    before = get_num_threads()
+    yield
+    set_num_threads(before)
+
+
+def test_count_is_set_and_scoped():
+    set_num_threads(3)
+    assert set_num_threads(4) == 3
+    with num_threads(2):
+        assert get_num_threads() == 2
+        with num_threads(7):
+            assert get_num_threads() == 7
+        assert get_num_threads() == 2
+        set_num_threads(5)
+        assert get_num_threads() == 2
+    assert get_num_threads() == 5
+
+
+def test_scope_ends_with_an_error_and_is_of_one_thread():
+    set_num_threads(3)
+    seen = []
+    with pytest.raises(KeyError), num_threads(2):
+        thread = threading.Thread(target=lambda: seen.append(get_num_threads()))
+        thread.start()
+        thread.join()
+        raise KeyError
+    assert seen == [3] and get_num_threads() == 3
+
+
+@pytest.mark.parametrize("n", [0, -1])
+def test_counts_below_one_are_refused(n):
+    with pytest.raises(ValueError, match="at least 1"):
+        set_num_threads(n)
+    with pytest.raises(ValueError, match="at least 1"):
+        num_threads(n)
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"UOPC_NUM_THREADS": 3, "OMP_NUM_THREADS": 5}, 3),
+        ({"OMP_NUM_THREADS": "5"}, 5),
+        ({"OMP_NUM_THREADS": "6,2"}, 6),
+        ({"OMP_NUM_THREADS": "nonsense"}, None),
+    ],
+)
+def test_count_from_the_environment(python, variables, expected):
+    code = "from uopc.runtime.device import usable_cores; print(get_num_threads(), usable_cores())"
+    count, cores = python(code, **{"UOPC_NUM_THREADS": None, "OMP_NUM_THREADS": None, **variables}).split()
+    assert int(count) == (expected or int(cores))
+
+
+def test_count_from_the_affinity_mask(python):
+    code = """
+import subprocess
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+print(subprocess.check_output([sys.executable, "-c", "from uopc.runtime import *; print(get_num_threads())"], text=True))
+"""
+    assert python(code, UOPC_NUM_THREADS=None, OMP_NUM_THREADS=None) == "1"
+
+
+def test_workers_are_made_when_needed(python):
+    said = python("print(num_workers()); check(make()); print(num_workers())", UOPC_NUM_THREADS=4)
+    assert said.split() == ["0", "3"]
+
+
+def test_one_thread_makes_no_workers(python):
+    assert python("check(make()); print(num_workers())", UOPC_NUM_THREADS=1) == "0"
+
+
+def test_more_threads_than_processors(python):
+    python("plan = make()\nfor _ in range(200): check(plan)", UOPC_NUM_THREADS=40)
+
+
+def test_without_permission_to_make_threads(python):
+    """RLIMIT_NPROC does not bind root, so address space for their stacks is what is missing here."""
+    python(
+        """
+import resource
+plan = make()
+used = int(open("/proc/self/statm").read().split()[0]) * 4096
+resource.setrlimit(resource.RLIMIT_AS, (used + (12 << 20), resource.RLIM_INFINITY))
+for _ in range(20): check(plan)
+assert num_workers() < 30
+""",
+        UOPC_NUM_THREADS=31,
+    )
+
+
+def test_python_threads_with_shared_and_own_plans(schedules):
+    """Eight threads; results compared bit for bit.  Temporaries of a plan that runs twice at once must not meet."""
+    set_num_threads(3)
+    libraries = [compile_source(source) for source in schedules]
+
+    def make(library):
+        return NativePlan([(library, "axpy", args) for args in [(3, 1, 2), (4, 3, 2), (0, 4, 2)]], 3, [40000, 40000])
+
+    shared, errors = make(libraries[0]), []
+
+    def work(seed):
+        own = make(libraries[seed % 3])
+        x, y = np.full(10000, seed, "f"), np.arange(10000, dtype="f")
+        expected = ((x * 2 + y) * 2 + y) * 2 + y
+        for _ in range(60):
+            for plan in (shared, own):
+                out = np.empty(10000, "f")
+                plan.run([out, x, y])
+                if out.tobytes() != expected.tobytes():
+                    errors.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
