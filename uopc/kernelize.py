@@ -1,0 +1,328 @@
+"""kernelize: decide which values are written down.
+
+In: a SINK of tensor expressions.  Out: the same graph with ``STAGE(x, Level.KERNEL)`` around every value that gets a buffer: the roots, and each
+value for which writing it down is predicted to be cheaper than computing it again wherever it is used.  ``split`` then makes a kernel of each.
+
+The question is asked from the roots downwards.  An *instance* of a node is a use of it by a kernel at an index; the index is known only by the
+loops that each of its axes depends on, which is enough to tell how often the node would be computed there: once for every iteration of
+the loops around the innermost loop that it mentions.  Recompute factors decide, not operator names.
+
+Never moves a cut that the options ask for: ``fuse_reduce=False`` cuts at every REDUCE, True at none and at no broadcast.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from uopc.ops import ALU, MOVEMENT, Level, Ops, ReduceArg
+from uopc.uop import UOp, sink, toposort
+
+# Rough costs of both sides of a cut, in seconds on a small machine; only their ratios matter here.
+ALU_TIME = 2.5e-11  # one simple operation on one element, vectorised, on two cores
+BYTE_TIME = 5e-11  # one byte to or from memory
+LAUNCH_TIME = 1e-6
+TRANSCENDENTAL = 15.0  # simple operations in exp, sin, ...
+# A value that no parallel loop encloses is computed again in every chunk of the loop.
+CHUNKS = 64
+# What the broadcast rule asks for before it writes a value down: this factor, and this many element operations saved.
+BROADCAST_FACTOR = 4
+BROADCAST_WORK = 4096
+# A kernel longer than this is cut, so that the C compiler's time stays linear in the graph.
+MAX_KERNEL_OPS = 400
+# More uses than this at different indices are not followed.
+MAX_INSTANCES = 24
+# STACKs and CATs of more or dearer sources are written source by source; others are a choice made for each element.
+MAX_INLINE_SOURCES = 4
+# A reduction of at least so many elements to few results is done in parts, so that all threads take part.
+SPLIT_ELEMENTS = 1 << 17
+SPLIT_PART = 1 << 15
+SPLIT_MAX_PARTS = 256
+
+_DEAR = frozenset(
+    {Ops.EXP, Ops.EXP2, Ops.EXPM1, Ops.LOG, Ops.LOG2, Ops.LOG1P, Ops.SIN, Ops.COS, Ops.TAN, Ops.TANH, Ops.ERF, Ops.POW, Ops.FMOD}
+)
+_CHOICE = frozenset({Ops.STACK, Ops.CAT})
+
+Axes = tuple[frozenset[int], ...]
+
+
+@dataclass(eq=False)
+class _Kernel:
+    """A kernel under construction: its loops, by number; ``around[l]`` is loop ``l`` with all loops that enclose it."""
+
+    root: UOp
+    extents: list[int] = field(default_factory=list)
+    around: list[frozenset[int]] = field(default_factory=list)
+    ops: int = 0
+    first: int | None = None  # the loop that threads share
+
+    def loop(self, extent: int, enclosing: frozenset[int]) -> frozenset[int]:
+        """A new loop inside ``enclosing``, as the set of itself."""
+        self.extents.append(extent)
+        self.around.append(enclosing | {len(self.around)})
+        return frozenset({len(self.extents) - 1})
+
+    def enclosing(self, mentioned: frozenset[int]) -> frozenset[int]:
+        """All loops around the innermost of those mentioned."""
+        return frozenset().union(*(self.around[l] for l in mentioned))
+
+    def evaluations(self, axes: Axes) -> int:
+        """How often a value at this index is computed."""
+        loops = self.enclosing(frozenset().union(*axes))
+        again = 1 if self.first is None or self.first in loops else CHUNKS
+        return again * math.prod(self.extents[l] for l in loops)
+
+
+class _Costs:
+    """Seconds to compute one element of a node from what is in memory; a REDUCE below counts as a load."""
+
+    def __init__(self, order: list[UOp]) -> None:
+        self.time: dict[UOp, float] = {}
+        for u in order:
+            if u.op is Ops.REDUCE:
+                count = math.prod(u.src[0].shape[a] for a in u.arg.axes)
+                self.time[u] = count * (self.below(u.src[0]) + ALU_TIME)
+            elif u.op in (Ops.BUFFER, Ops.STAGE):
+                self.time[u] = u.dtype.itemsize * BYTE_TIME / 2  # caches serve about half
+            else:
+                own = ALU_TIME * (TRANSCENDENTAL if u.op in _DEAR else 1.0) if u.op in ALU else 0.0
+                self.time[u] = own + sum(self.below(s) for s in u.src)
+
+    def below(self, u: UOp) -> float:
+        return u.dtype.itemsize * BYTE_TIME / 2 if u.op in (Ops.REDUCE, Ops.STAGE) else self.time[u]
+
+
+def _index_below(u: UOp, axes: Axes, kernel: _Kernel) -> list[Axes]:
+    """The index of each source of ``u``, when ``u`` is used at ``axes``."""
+    if u.op is Ops.RESHAPE:
+        return [_regroup(u.src[0].shape, u.shape, axes)]
+    if u.op is Ops.EXPAND:
+        return [tuple(frozenset() if was == 1 else a for a, was in zip(axes, u.src[0].shape))]
+    if u.op is Ops.PERMUTE:
+        out = [frozenset[int]()] * len(axes)
+        for a, axis in zip(axes, u.arg):
+            out[axis] = a
+        return [tuple(out)]
+    if u.op is Ops.VIEW:
+        return [(frozenset().union(*axes),)]
+    if u.op is Ops.REDUCE:
+        enclosing = kernel.enclosing(frozenset().union(*axes))
+        rest, inner = iter(axes), []
+        for axis, n in enumerate(u.src[0].shape):
+            if axis not in u.arg.axes:
+                inner.append(next(rest))
+                continue
+            made = kernel.loop(n, enclosing) if n > 1 else frozenset[int]()
+            enclosing = enclosing | made
+            inner.append(made)
+        return [tuple(inner)]
+    if u.op is Ops.STACK:
+        return [axes[1:]] * len(u.src)
+    if u.op is Ops.GATHER:
+        return [tuple(frozenset().union(*axes) for _ in u.src[0].shape), *([axes] * (len(u.src) - 1))]
+    return [axes if s.shape else () for s in u.src]
+
+
+def _regroup(old: tuple[int, ...], new: tuple[int, ...], axes: Axes) -> Axes:
+    """Through a RESHAPE, the axes of a group depend on all loops of the group."""
+    out: list[frozenset[int]] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        i0, j0 = i, j
+        i, j = min(i + 1, len(old)), min(j + 1, len(new))
+        have, want = (old[i0] if i > i0 else 1), (new[j0] if j > j0 else 1)
+        while have != want:
+            if (have < want and i < len(old)) or j == len(new):
+                have, i = have * old[i], i + 1
+            else:
+                want, j = want * new[j], j + 1
+        group = frozenset[int]().union(*axes[j0:j])
+        out += [group if n > 1 else frozenset() for n in old[i0:i]]
+    return tuple(out)
+
+
+class _Cuts:
+    """The traversal: every node after all its users."""
+
+    def __init__(self, root: UOp, fuse_reduce: bool | None) -> None:
+        self.fuse_reduce = fuse_reduce
+        self.order = toposort(root)
+        self.costs = _Costs(self.order)
+        self.instances: dict[UOp, dict[tuple[_Kernel, Axes], None]] = {}
+        self.consumers: dict[UOp, int] = {}
+        for u in self.order:
+            for s in u.src:
+                self.consumers[s] = self.consumers.get(s, 0) + 1
+        self.staged: set[UOp] = {s for s in root.src if s.op not in (Ops.STAGE, Ops.BUFFER)}
+
+    def run(self) -> set[UOp]:
+        """The nodes to write down."""
+        for u in reversed(self.order):
+            if u.op in (Ops.SINK, Ops.CONST, Ops.BUFFER):
+                continue
+            if u in self.staged or (u.op is not Ops.STAGE and self.instances.get(u) and self.wants_buffer(u)):
+                self.staged.add(u)
+                self.start_kernel(u, u)
+            elif u.op is Ops.STAGE:
+                self.start_kernel(u.src[0], u.src[0])
+            else:
+                self.pass_down(u, list(self.instances.get(u, ())))
+        return self.staged
+
+    def start_kernel(self, u: UOp, root: UOp) -> None:
+        kernel = _Kernel(root)
+        axes, enclosing = [], frozenset[int]()
+        for n in u.shape:
+            made = kernel.loop(n, enclosing) if n > 1 else frozenset[int]()
+            enclosing = enclosing | made
+            axes.append(made)
+        kernel.first = 0 if enclosing else None
+        if u is root and u in self.staged:
+            self.pass_down(u, [(kernel, tuple(axes))])
+        else:
+            self.instances.setdefault(u, {})[kernel, tuple(axes)] = None
+
+    def pass_down(self, u: UOp, instances: list[tuple[_Kernel, Axes]]) -> None:
+        for kernel, axes in instances:
+            if u.op in ALU:
+                kernel.ops += 1
+            for s, below in zip(u.src, _index_below(u, axes, kernel)):
+                self.instances.setdefault(s, {})[kernel, below] = None
+
+    def wants_buffer(self, u: UOp) -> bool:
+        """Whether ``u`` is written down, all its uses being known."""
+        uses = list(self.instances[u])
+        if u.op in _CHOICE and not self.cheap_choice(u):
+            return True
+        if u.op in ALU and any(kernel.ops > MAX_KERNEL_OPS for kernel, _ in uses):
+            return True
+        if u.op is Ops.REDUCE:
+            return self.fuse_reduce is False or (self.fuse_reduce is None and (len(uses) > MAX_INSTANCES or self.recompute_loses(u)))
+        if u.op not in ALU and u.op is not Ops.GATHER:
+            return False
+        if len(uses) > MAX_INSTANCES:
+            return self.fuse_reduce is not True
+        if self.consumers[u] > 1 and len(uses) > 1 and self.fuse_reduce is not True and self.recompute_loses(u):
+            return True
+        return self.fuse_reduce is not True and self.broadcast(u)
+
+    def cheap_choice(self, u: UOp) -> bool:
+        return len(u.src) <= MAX_INLINE_SOURCES and all(self.costs.below(s) <= 8 * ALU_TIME + s.dtype.itemsize * BYTE_TIME for s in u.src)
+
+    def evaluations(self, u: UOp) -> int:
+        return sum(kernel.evaluations(axes) for kernel, axes in self.instances[u])
+
+    def recompute_loses(self, u: UOp) -> bool:
+        """Whether computing ``u`` again at each use takes longer than writing it once and reading it."""
+        size = math.prod(u.shape)
+        again = self.costs.time[u] * (self.evaluations(u) - size)
+        down = size * u.dtype.itemsize * BYTE_TIME * (1 + len(self.instances[u])) + LAUNCH_TIME
+        return again > down
+
+    def broadcast(self, u: UOp) -> bool:
+        """The broadcast rule: a computed value that loops repeat which it does not depend on."""
+        size = math.prod(u.shape)
+        evaluations = self.evaluations(u)
+        if not size or evaluations < BROADCAST_FACTOR * size or not self.last_before_broadcast(u):
+            return False
+        work = (evaluations - size) * self.costs.time[u] / ALU_TIME
+        return work >= BROADCAST_WORK and self.recompute_loses(u) and not _from_nothing(u)
+
+    def last_before_broadcast(self, u: UOp) -> bool:
+        """Whether a user repeats ``u``: the cut belongs at the end of a chain, not at each step of it."""
+        return any(kernel.evaluations(axes) >= BROADCAST_FACTOR * math.prod(u.shape) for kernel, axes in self.instances[u])
+
+
+def _from_nothing(u: UOp) -> bool:
+    """Whether a value reads no memory and is cheap: a mask or a position, which is an index expression and never materialises."""
+    seen, stack = {u}, [u]
+    while stack:
+        top = stack.pop()
+        if top.op in (Ops.BUFFER, Ops.REDUCE, Ops.STAGE) or top.op in _DEAR:
+            return False
+        for s in top.src:
+            if s not in seen:
+                seen.add(s)
+                stack.append(s)
+        if len(seen) > 64:
+            return False
+    return True
+
+
+def split_reductions(roots: list[UOp]) -> list[UOp]:
+    """Large reductions to few results in two steps, the first of fixed parts, so that threads share it and any number gives the same bits."""
+    targets = [u for u in toposort(roots) if u.op is Ops.REDUCE and _parts(u) > 1]
+    return UOp.wrap(roots, targets, _in_parts) if targets else roots
+
+
+def _parts(u: UOp) -> int:
+    x, (_, axes) = u.src[0], u.arg
+    count = math.prod(x.shape[a] for a in axes)
+    results = math.prod(u.shape)
+    if count < SPLIT_ELEMENTS or results >= SPLIT_MAX_PARTS or count * results < SPLIT_ELEMENTS:
+        return 1
+    return min(SPLIT_MAX_PARTS, count // SPLIT_PART, x.shape[axes[0]])
+
+
+def _in_parts(u: UOp) -> UOp:
+    """The largest reduced axis in equal parts, and what is left over by itself."""
+    x, (op, axes) = u.src[0], u.arg
+    parts = _parts(u)
+    axis = axes[0]
+    size = x.shape[axis]
+    each = size // parts
+    whole = _slice(x, axis, 0, parts * each)
+    shape = (*x.shape[:axis], parts, each, *x.shape[axis + 1 :])
+    moved = UOp(Ops.RESHAPE, (whole,), shape)
+    inner = tuple(a + 1 if a >= axis else a for a in axes)
+    partial = UOp(Ops.STAGE, (UOp(Ops.REDUCE, (moved,), ReduceArg(op, inner)),), Level.KERNEL)
+    place = axis - sum(a < axis for a in axes)
+    total = UOp(Ops.REDUCE, (partial,), ReduceArg(op, (place,)))
+    if parts * each == size:
+        return total
+    rest = UOp(Ops.REDUCE, (_slice(x, axis, parts * each, size),), u.arg)
+    return total.alu(op, rest)
+
+
+def _slice(x: UOp, axis: int, first: int, last: int) -> UOp:
+    bounds = tuple((first, last) if a == axis else (0, n) for a, n in enumerate(x.shape))
+    return x if first == 0 and last == x.shape[axis] else UOp(Ops.SHRINK, (x,), bounds)
+
+
+def stage_broadcast_compute(roots: list[UOp], factor: int = BROADCAST_FACTOR) -> list[UOp]:
+    """``roots`` with a STAGE under each EXPAND that repeats a computed value at least ``factor`` times, and saves enough work by it."""
+    costs = _Costs(toposort(roots))
+    targets: dict[UOp, None] = {}
+    for u in toposort(roots):
+        if u.op is not Ops.EXPAND:
+            continue
+        source = u.src[0]
+        while source.op in MOVEMENT and source.op is not Ops.EXPAND:
+            source = source.src[0]
+        repeats = math.prod(u.shape) // max(math.prod(u.src[0].shape), 1)
+        work = (repeats - 1) * math.prod(u.src[0].shape) * costs.time[source] / ALU_TIME
+        if source.op in ALU and repeats >= factor and work >= BROADCAST_WORK and not _from_nothing(source):
+            targets[source] = None
+    return UOp.wrap(roots, list(targets), lambda u: UOp(Ops.STAGE, (u,), Level.KERNEL)) if targets else list(roots)
+
+
+def kernelize(root: UOp, fuse_reduce: bool | None = None) -> UOp:
+    """The graph of ``root`` (a SINK) with a STAGE around each value that is written down."""
+    roots = list(root.src) if fuse_reduce is True else split_reductions(list(root.src))
+    root = sink(*roots)
+    cuts = _Cuts(root, fuse_reduce).run()
+    targets = [u for u in toposort(root) if u in cuts]
+    return UOp.wrap([root], targets, lambda u: UOp(Ops.STAGE, (u,), Level.KERNEL))[0]
+
+
+# Public names whose home is further up: scripts look for them here.
+_HOMES = {"make_plan": "uopc.pipeline", "Plan": "uopc.pipeline", "realize": "uopc.runtime.plan"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,110 @@
+"""expand: register ranges become register code.
+
+In: a loop program with UPCAST, UNROLL and VECTOR ranges.
+Out: the same program without them: an UPCAST body is copied once for each value of the range, UNROLL copies are combined into one step of their
+reduction, and what depends on a VECTOR range becomes a value of a vector type, with contiguous memory read and written whole.
+
+Guarantees: copies of one reduction keep its RANGEs, so that ``accumulate`` runs them in one loop.  Never adds a loop.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from uopc.ops import AxisType, Ops
+from uopc.simplify import linear_in
+from uopc.uop import UOp, dtypes, sink, toposort
+
+TILE = (AxisType.UPCAST, AxisType.UNROLL, AxisType.VECTOR)
+
+
+def _kind(r: UOp) -> AxisType:
+    return r.arg.axis_type  # type: ignore[no-any-return]
+
+
+def vectorize(x: UOp, r: UOp) -> UOp:
+    """``x`` for all values of the range ``r`` at once: what depends on it becomes a vector."""
+    lanes = r.src[0].arg
+    memo: dict[UOp, UOp] = {r: UOp.const(0, dtypes.index) + _iota(lanes)}
+    for u in toposort(x):
+        if u is not r and r in u.ranges:
+            memo[u] = _vector_node(u, tuple(memo.get(s, s) for s in u.src), r, lanes)
+    return memo.get(x, x)
+
+
+def _iota(lanes: int, step: int = 1) -> UOp:
+    return UOp(Ops.CONST, (), tuple(step * i for i in range(lanes)), dtypes.index.vec(lanes))
+
+
+def _vector_node(u: UOp, src: tuple[UOp, ...], r: UOp, lanes: int) -> UOp:
+    """``u`` over vector sources.  Memory at consecutive addresses is an INDEX of vector type, any other a vector of addresses."""
+    if u.op is Ops.INDEX:
+        straight = linear_in(u.src[1], r)
+        if straight is None:
+            return u.replace(src=src)
+        base, step = straight
+        if step == 1:
+            return UOp(Ops.INDEX, (src[0], base), None, u.dtype.vec(lanes))
+        return UOp(Ops.INDEX, (src[0], base + _iota(lanes, step)), None, u.dtype)
+    if u.op is Ops.LOAD and len(src) == 2 and src[0] is u.src[0]:
+        # one address, and a gate for each lane
+        everywhere = UOp(Ops.INDEX, (src[0].src[0], src[0].src[1] + _iota(lanes, 0)), None, u.dtype)
+        return UOp(Ops.LOAD, (everywhere, src[1]))
+    return u.replace(src=src)
+
+
+def _expand_reduce(u: UOp) -> UOp:
+    """Lanes and unrolled copies of a REDUCE: combined inside its loop, lanes folded once behind it."""
+    value, op = u.src[0], u.arg.op
+    loops = [r for r in u.src[1:] if _kind(r) not in TILE]
+    for r in u.src[1:]:
+        if _kind(r) is AxisType.VECTOR:
+            value = vectorize(value, r) if r in value.ranges else _fold(op, [value] * r.src[0].arg)
+    unrolled = [r for r in u.src[1:] if _kind(r) in (AxisType.UNROLL, AxisType.UPCAST)]
+    value = _fold(op, _copies(value, unrolled))
+    if loops:
+        value = UOp(Ops.REDUCE, (value, *loops), u.arg)
+    folded = value.dtype.count > 1 and any(_kind(r) is AxisType.VECTOR for r in u.src[1:])
+    return UOp(Ops.HREDUCE, (value,), op, value.dtype.scalar()) if folded else value
+
+
+def _copies(x: UOp, ranges: list[UOp]) -> list[UOp]:
+    """``x`` at every value of ``ranges``, the last running fastest."""
+    if not ranges:
+        return [x]
+    values = [[UOp.const(i) for i in range(r.src[0].arg)] for r in ranges]
+    return [x.substitute(dict(zip(ranges, at))) for at in itertools.product(*values)]
+
+
+def _fold(op: Ops, values: list[UOp]) -> UOp:
+    """Combine in pairs: short chains, and rounding errors that grow with the logarithm."""
+    while len(values) > 1:
+        odd = [values[-1]] if len(values) % 2 else []
+        values = [a.alu(op, b) for a, b in zip(values[::2], values[1::2])] + odd
+    return values[0]
+
+
+def _expand_end(u: UOp) -> UOp:
+    """All copies of a loop body, under the loops that remain."""
+    body = u.src[0]
+    loops = [r for r in u.src[1:] if _kind(r) not in TILE]
+    for r in u.src[1:]:
+        if _kind(r) is AxisType.VECTOR:
+            body = vectorize(body, r)
+    copies = _copies(body, [r for r in u.src[1:] if _kind(r) in (AxisType.UPCAST, AxisType.UNROLL)])
+    parts = [p for c in copies for p in (c.src if c.op is Ops.SINK else (c,))]
+    return (parts[0] if len(parts) == 1 else sink(*parts)).end(*loops)
+
+
+def expand(root: UOp) -> UOp:
+    """The program of ``root`` (a SINK) without UPCAST, UNROLL and VECTOR ranges."""
+    if not any(u.op is Ops.RANGE and _kind(u) in TILE for u in toposort(root)):
+        return root
+    memo: dict[UOp, UOp] = {}
+    for u in toposort(root):
+        src = tuple(memo[s] for s in u.src)
+        new = u if src == u.src else u.replace(src=src)
+        if new.op in (Ops.REDUCE, Ops.END) and any(_kind(r) in TILE for r in new.src[1:]):
+            new = _expand_reduce(new) if new.op is Ops.REDUCE else _expand_end(new)
+        memo[u] = new
+    return memo[root]

@@ -1,0 +1,338 @@
+"""The pipeline: the stages in order, and everything that is done around them.
+
+``TENSOR_STAGES`` and ``KERNEL_STAGES`` are the whole order.  They alone drive verifying (UOPC_VERIFY=1), dumping (UOPC_DUMP=stage) and timing; a pass does
+none of these itself.  ``make_plan`` takes tensor graphs to a ``Plan``: kernels as C text, with their arguments and temporaries.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from uopc import spec
+from uopc.blockize import blockize
+from uopc.cascade import cascade
+from uopc.decompose import decompose
+from uopc.kernelize import kernelize
+from uopc.linearize import linearize
+from uopc.ops import KernelInfo, Level, Ops, ParamArg, Stage
+from uopc.opt.accumulate import accumulate
+from uopc.opt.expand import expand
+from uopc.opt.layout import layout_pass
+from uopc.opt.schedule import schedule
+from uopc.options import Options, current, environment
+from uopc.rangeify import Ctx, Opts, lower_stores
+from uopc.render_c import render_c
+from uopc.runtime.device import Device, device
+from uopc.simplify import simplify
+from uopc.uop import DType, UOp, format_graph, sink, toposort
+
+# STACKs and CATs of more sources than this are written by several kernels, so that no kernel has thousands of arguments.
+GROUP = 32
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a stage may depend on besides its graph."""
+
+    options: Options
+    machine: Device
+
+
+@dataclass(frozen=True)
+class Step:
+    """One stage: its name (the file's, the dump's and the timer's), its function, and what kind of graph it returns."""
+
+    name: str
+    run: Callable[[UOp, Settings], UOp]
+    gives: Stage
+
+
+def _layout(root: UOp, settings: Settings) -> UOp:
+    opt = settings.options.opt
+    return sink(*(opt.layout(list(root.src)) if opt is not None else layout_pass(list(root.src))))
+
+
+def _rangeify(root: UOp, settings: Settings) -> UOp:
+    """Ranges of a kernel: by the schedule's sizes, or by the user's own object."""
+    stores = [(s.src[0], s.src[1]) for s in root.src]
+    opt = settings.options.opt
+    if opt is not None and len(stores) == 1:
+        ranged = opt.lower(stores[0][1], stores[0][0])
+    else:
+        ranged = lower_stores(stores, Ctx(root.arg.opts or Opts()))
+    return ranged.replace(arg=root.arg)
+
+
+def _schedule(root: UOp, settings: Settings) -> UOp:
+    return root if settings.options.opt is not None and len(root.src) == 1 else schedule(root, settings.machine)
+
+
+TENSOR_STAGES = (
+    Step("cascade", lambda g, s: cascade(g), Stage.TENSOR),
+    Step("kernelize", lambda g, s: kernelize(g, s.options.fuse_reduce), Stage.TENSOR),
+    Step("layout", _layout, Stage.TENSOR),
+)
+KERNEL_STAGES = (
+    Step("schedule", _schedule, Stage.TENSOR),
+    Step("blockize", lambda g, s: blockize(g), Stage.TENSOR),
+    Step("rangeify", _rangeify, Stage.LOOP),
+)
+LOOP_STAGES = (
+    Step("simplify", lambda g, s: simplify(g), Stage.LOOP),
+    Step("expand", lambda g, s: expand(g), Stage.LOOP),
+    Step("accumulate", lambda g, s: accumulate(g), Stage.REGISTER),
+    Step("decompose", lambda g, s: decompose(g), Stage.REGISTER),
+    Step("finish", lambda g, s: simplify(g), Stage.REGISTER),
+    Step("linearize", lambda g, s: linearize(g), Stage.LINEAR),
+)
+STAGES = (*TENSOR_STAGES, *KERNEL_STAGES, *LOOP_STAGES)
+
+# -- what is done around a stage
+
+_watchers: list[Callable[[str, UOp], None]] = []
+timings: dict[str, float] = {}
+
+
+@contextmanager
+def watch(see: Callable[[str, UOp], None]) -> Iterator[None]:
+    """Call ``see(stage name, graph)`` after every stage of every graph inside the block."""
+    _watchers.append(see)
+    try:
+        yield
+    finally:
+        _watchers.remove(see)
+
+
+def run_stages(steps: tuple[Step, ...], graph: UOp, settings: Settings) -> UOp:
+    """Take ``graph`` through ``steps``; verify, dump and time each as the environment asks."""
+    env = environment()
+    for step in steps:
+        start = time.perf_counter()
+        graph = step.run(graph, settings)
+        timings[step.name] = timings.get(step.name, 0.0) + time.perf_counter() - start
+        if env.verify:
+            spec.verify(graph, step.gives)
+        if env.dump in (step.name, "all"):
+            name = graph.arg.name if isinstance(graph.arg, KernelInfo) else "graph"
+            print(f"-- {step.name}: {name}\n{format_graph(graph)}", file=sys.stderr)
+        for see in _watchers:
+            see(step.name, graph)
+    return graph
+
+
+def to_linear(root: UOp) -> UOp:
+    """A loop program (a SINK, written by hand or by ``rangeify``) through the stages up to LINEAR."""
+    return run_stages(LOOP_STAGES, root, _default_settings())
+
+
+def _default_settings() -> Settings:
+    return Settings(Options(), device())
+
+
+# -- plans
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One C function: its name, its translation unit, and its program in LINEAR form."""
+
+    name: str
+    source: str
+    linear: UOp = field(repr=False)
+
+    @property
+    def slots(self) -> int:
+        """How many buffers it takes."""
+        return 1 + max((u.arg.slot for u in self.linear.src if u.op is Ops.BUFFER), default=-1)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A kernel at work in a plan: for each of its slots a buffer of the plan, and where in it the slot begins, in elements."""
+
+    kernel: Kernel
+    buffers: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one realize does.
+
+    Buffers are numbered: inputs (in the order of ``inputs``), then outputs, then temporaries.
+    inputs: (dtype, elements) of each array read.  outs: (dtype, shape) of each result.  temps: (dtype, elements) of each temporary.
+    results: for each root, the number of the buffer that holds it.  input_numbers: the slot that each input had in the graph.
+    """
+
+    calls: list[Call]
+    inputs: list[tuple[DType, int]]
+    input_numbers: list[int]
+    outs: list[tuple[DType, tuple[int, ...]]]
+    temps: list[tuple[DType, int]]
+    results: list[int]
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """The kernels in the order in which they run."""
+        return [c.kernel for c in self.calls]
+
+    def __repr__(self) -> str:
+        sizes = [f"{len(self.inputs)} inputs", f"{len(self.outs)} outputs", f"{len(self.temps)} temporaries"]
+        total = sum(d.itemsize * n for d, n in self.temps)
+        lines = [f"Plan: {len(self.calls)} kernels, {', '.join(sizes)} of {total} bytes"]
+        for call in self.calls:
+            args = ", ".join(self.buffer_name(b) + (f"+{at}" if at else "") for b, at in call.buffers)
+            lines.append(f"  {call.kernel.name}({args})")
+        return "\n".join(lines)
+
+    def buffer_name(self, number: int) -> str:
+        """``in0``, ``out0`` or ``temp0``."""
+        for kind, count in (("in", len(self.inputs)), ("out", len(self.outs)), ("temp", len(self.temps))):
+            if number < count:
+                return f"{kind}{number}"
+            number -= count
+        raise IndexError(number)
+
+
+class _Split:
+    """Makes a kernel of each STAGE, sources first."""
+
+    def __init__(self, root: UOp, settings: Settings) -> None:
+        self.settings = settings
+        self.order = toposort(root)
+        self.inputs = [u for u in self.order if u.op is Ops.BUFFER]
+        self.numbers = {u: k for k, u in enumerate(self.inputs)}
+        self.outs: list[tuple[DType, tuple[int, ...]]] = []
+        self.temps: list[tuple[DType, tuple[int, ...]]] = []
+        self.calls: list[Call] = []
+        self.results = root.src
+        self.roots = set(root.src)
+        self.memo: dict[UOp, UOp] = {}
+
+    def run(self) -> Plan:
+        """Rebuild the graph from the inputs up; each STAGE becomes the BUFFER that its kernels write."""
+        staged = [u for u in self.order if u.op is Ops.STAGE]
+        first_out = len(self.inputs)
+        first_temp = first_out + sum(u in self.roots for u in staged)
+        for u in self.order:
+            if u.op is Ops.SINK:
+                continue
+            if u.op is not Ops.STAGE:
+                src = tuple(self.memo[s] for s in u.src)
+                self.memo[u] = u if src == u.src else u.replace(src=src)
+                continue
+            if u in self.roots:
+                number = first_out + len(self.outs)
+                self.outs.append((u.dtype, u.shape))
+            else:
+                number = first_temp + len(self.temps)
+                self.temps.append((u.dtype, u.shape))
+            # a slot that no input has: inputs keep the slots they came with
+            buffer = UOp(Ops.BUFFER, (), ParamArg(-1 - number, u.dtype, u.shape))
+            self.numbers[buffer] = number
+            self.write(buffer, self.memo[u.src[0]])
+            self.memo[u] = buffer
+        sizes = [(u.dtype, math.prod(u.arg.shape)) for u in self.inputs]
+        temps = [(d, math.prod(shape)) for d, shape in self.temps]
+        slots = [u.arg.slot for u in self.inputs]
+        return Plan(self.calls, sizes, slots, self.outs, temps, [self.numbers[self.memo[r]] for r in self.results])
+
+    def write(self, out: UOp, body: UOp) -> None:
+        """The kernels that write ``body`` to ``out``."""
+        if 0 in body.shape:
+            return
+        if body.op in (Ops.STACK, Ops.CAT):
+            self.write_parts(out, body)
+        else:
+            self.call([(out, body)], 0)
+
+    def write_parts(self, out: UOp, body: UOp) -> None:
+        """A STACK or CAT source by source: runs of sources of one shape share a kernel."""
+        axis = 0 if body.op is Ops.STACK else body.arg
+        parts = [UOp(Ops.RESHAPE, (s,), (1, *s.shape)) if body.op is Ops.STACK else s for s in body.src]
+        at = first = 0
+        while first < len(parts):
+            last = first
+            while last < len(parts) and last - first < GROUP and parts[last].shape == parts[first].shape:
+                last += 1
+            size = parts[first].shape[axis]
+            if 0 not in parts[first].shape:
+                self.write_run(out, parts[first:last], axis, at)
+            at += (last - first) * size
+            first = last
+
+    def write_run(self, out: UOp, parts: list[UOp], axis: int, at: int) -> None:
+        """Parts of one shape, side by side along ``axis`` from ``at`` on.
+
+        Along the first axis they are a buffer of their own that begins further on, so that runs of equal parts are one kernel.
+        """
+        size, count = parts[0].shape[axis], len(parts)
+        target, offset = out, 0
+        if axis == 0:
+            rest = out.shape[1:]
+            target = UOp(Ops.BUFFER, (), ParamArg(out.arg.slot, out.dtype, (count * size, *rest)))
+            self.numbers[target] = self.numbers[out]
+            offset, at = at * math.prod(rest), 0
+        stores = []
+        for k, part in enumerate(parts):
+            bounds = tuple(
+                (at + k * size, at + (k + 1) * size) if a == axis else (0, n) for a, n in enumerate(target.shape)
+            )
+            stores.append((UOp(Ops.SHRINK, (target,), bounds), part))
+        self.call(stores, offset)
+
+    def call(self, stores: list[tuple[UOp, UOp]], offset: int) -> None:
+        """One kernel: its buffers renumbered from 0, the output first, so that equal kernels are the same graph."""
+        root = sink(*(UOp(Ops.STORE, pair) for pair in stores))
+        out = next(u for u in toposort(stores[0][0]) if u.op is Ops.BUFFER)
+        buffers = [out, *(u for u in toposort(root) if u.op is Ops.BUFFER and u is not out)]
+        slots = {u: UOp(Ops.BUFFER, (), ParamArg(k, u.dtype, u.arg.shape)) for k, u in enumerate(buffers)}
+        named = KernelInfo(_name(root, out.arg.shape))
+        kernel = compile_kernel(root.substitute(slots).replace(arg=named), self.settings)
+        places = tuple((self.numbers[u], offset if u is out else 0) for u in buffers)
+        self.calls.append(Call(kernel, places))
+
+
+def _name(root: UOp, shape: tuple[int, ...]) -> str:
+    """What the kernel is: r for a reduction, e for elementwise, and the shape that it writes."""
+    kind = "r" if any(u.op is Ops.REDUCE for u in toposort(root)) else "e"
+    return "_".join([kind, *(str(n) for n in shape if n != 1)]) if any(n != 1 for n in shape) else f"{kind}_1"
+
+
+_kernels: dict[tuple[UOp, Options], Kernel] = {}
+
+
+def compile_kernel(root: UOp, settings: Settings) -> Kernel:
+    """The C of a kernel (a SINK of STOREs of tensor operations); equal kernels are compiled once."""
+    key = (root, settings.options)
+    found = _kernels.get(key)
+    if found is None:
+        linear = run_stages(KERNEL_STAGES + LOOP_STAGES, root, settings)
+        found = _kernels[key] = Kernel(root.arg.name, render_c(linear, root.arg.name), linear)
+    return found
+
+
+def make_plan(roots: list[UOp], fuse_reduce: bool | None | str = "default", opt: Any = "default") -> Plan:
+    """The plan that computes ``roots`` (tensor graphs).
+
+    fuse_reduce, opt: as in ``Options``; where not given, the options in force.
+    """
+    options = current(Options())
+    if fuse_reduce != "default":
+        options = replace(options, fuse_reduce=fuse_reduce)
+    if opt != "default":
+        options = replace(options, opt=opt)
+    return plan_for(sink(*(r if r.op is Ops.STAGE else UOp(Ops.STAGE, (r,), Level.KERNEL) for r in roots)), options)
+
+
+def plan_for(root: UOp, options: Options) -> Plan:
+    """The plan of a SINK whose sources are STAGEs."""
+    settings = Settings(options, device())
+    return _Split(run_stages(TENSOR_STAGES, root, settings), settings).run()
+
+
