@@ -1,0 +1,125 @@
+"""decompose: what C has no operator for becomes operators.
+
+In: a graph of loop stage, scalar or vector; graphs of tensor stage too, node by node.
+Out: the same graph in which these ALU ops remain, lane by lane, and no others (``legal_after`` says so of one node):
+
+    bool               AND OR XOR WHERE, CAST to and from (to bool: never, it is a CMPNE)
+    integers, index    ADD MUL MAX MIN CMP* AND OR XOR WHERE CAST BITCAST
+                       SHL SHR where the bounds of the amount prove it in range
+                       IDIV MOD where the bounds of both prove that C's / and % are right
+    float32            ADD MUL DIV MAX MIN CMP* WHERE CAST BITCAST SQRT
+    float64            the same, and EXP EXP2 EXPM1 LOG LOG2 LOG1P SIN COS TAN TANH ERF POW FMOD: calls of libm
+    float16            CAST from and to float32, BITCAST
+    bfloat16           BITCAST from and to uint16
+
+Halves are what memory holds: LOAD, STORE, INDEX, BUFFER and movement keep their half types, a LOAD is widened to float32 and a stored
+value is narrowed.  ALLOC and REDUCE of a half type become float32.  A CAST to a half rounds, even where the value stays in a register.
+
+It needs of the C compiler: wrapping integers (-fwrapv), no -ffast-math; contraction of a*b+c may be on or off.  It never
+changes loops, addresses or the order of statements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from uopc.decompose.casts import cast
+from uopc.decompose.error_function import erf
+from uopc.decompose.exponential import exp, exp2, expm1, tanh
+from uopc.decompose.halves import halves
+from uopc.decompose.integers import BOOLEAN, divides_as_c, idiv, mod, shifts_as_c, shl, shr
+from uopc.decompose.logarithm import log, log1p, log2
+from uopc.decompose.power import pow
+from uopc.decompose.rounding import abs_, ceil, floor, recip, round_, trunc
+from uopc.decompose.trigonometric import cos, sin, tan
+from uopc.dtype import dtypes
+from uopc.ops import ALU, COMPARE, Ops
+from uopc.uop import UOp, toposort
+
+__all__ = ["decompose", "legal_after"]
+
+LIBM = frozenset(
+    {
+        Ops.EXP, Ops.EXP2, Ops.EXPM1, Ops.LOG, Ops.LOG2, Ops.LOG1P, Ops.SIN, Ops.COS, Ops.TAN, Ops.TANH, Ops.ERF, Ops.POW,
+        Ops.FMOD,
+    }
+)  # fmt: skip
+BITWISE = frozenset({Ops.AND, Ops.OR, Ops.XOR})
+ORDERED = frozenset({Ops.ADD, Ops.MUL, Ops.MAX, Ops.MIN}) | COMPARE
+
+
+def _fmod(x: UOp, y: UOp) -> UOp:
+    """The remainder of two float32 is a float32: that of float64, exactly."""
+    return UOp(Ops.FMOD, (x.cast(dtypes.float64), y.cast(dtypes.float64))).cast(dtypes.float32)
+
+
+# One function for each op and kind of operand; its arguments are the sources.
+FLOAT32: dict[Ops, Callable[..., UOp]] = {
+    Ops.EXP: exp, Ops.EXP2: exp2, Ops.EXPM1: expm1, Ops.LOG: log, Ops.LOG2: log2, Ops.LOG1P: log1p, Ops.SIN: sin,
+    Ops.COS: cos, Ops.TAN: tan, Ops.TANH: tanh, Ops.ERF: erf, Ops.POW: pow, Ops.FMOD: _fmod,
+}  # fmt: skip
+FLOATS: dict[Ops, Callable[..., UOp]] = {
+    Ops.FLOOR: floor, Ops.CEIL: ceil, Ops.ROUND: round_, Ops.TRUNC: trunc, Ops.RECIP: recip, Ops.ABS: abs_,
+}  # fmt: skip
+INTEGERS: dict[Ops, Callable[..., UOp]] = {Ops.IDIV: idiv, Ops.MOD: mod, Ops.SHL: shl, Ops.SHR: shr, Ops.ABS: abs_}
+
+
+def legal_after(u: UOp) -> bool:
+    """Whether ``u`` may stand in a graph after this pass."""
+    if u.op not in ALU:
+        return not u.dtype.is_half or u.op not in (Ops.CONST, Ops.ALLOC, Ops.REDUCE)
+    if u.op in (Ops.CAST, Ops.BITCAST):
+        return _legal_conversion(u)
+    operand = u.src[-1].dtype
+    if operand.is_half:
+        return False
+    if u.op is Ops.WHERE:
+        return True
+    if operand.is_bool:
+        return u.op in BITWISE
+    if operand.is_float:
+        arithmetic = u.op in ORDERED or u.op in (Ops.DIV, Ops.SQRT)
+        return arithmetic or (operand.scalar() is dtypes.float64 and u.op in LIBM)
+    if u.op in (Ops.IDIV, Ops.MOD):
+        return divides_as_c(*u.src)
+    if u.op in (Ops.SHL, Ops.SHR):
+        return shifts_as_c(*u.src)
+    return u.op in ORDERED or u.op in BITWISE
+
+
+def _legal_conversion(u: UOp) -> bool:
+    source, target = u.src[0].dtype.scalar(), u.dtype.scalar()
+    if dtypes.bfloat16 in (source, target):
+        return u.op is Ops.BITCAST and dtypes.uint16 in (source, target)
+    if u.op is Ops.BITCAST:
+        return True
+    if dtypes.float16 in (source, target):
+        return dtypes.float32 in (source, target)
+    return not target.is_bool
+
+
+def _rule(u: UOp) -> Callable[..., UOp] | None:
+    """What makes ``u``, an ALU node, from its sources; None where it may stay whatever they are."""
+    kind = u.src[-1].dtype
+    if u.op is Ops.CAST:
+        return lambda x: cast(x, u.dtype)
+    if u.op is Ops.WHERE or u.op is Ops.BITCAST:
+        return None
+    if kind.is_bool:
+        return None if u.op in BITWISE else BOOLEAN.get(u.op)
+    if kind.is_int:
+        return INTEGERS.get(u.op)
+    return (FLOAT32.get(u.op) if kind.scalar() is dtypes.float32 else None) or FLOATS.get(u.op)
+
+
+def _lower(u: UOp) -> UOp:
+    rule = _rule(u)
+    assert rule is not None
+    return rule(*u.src)
+
+
+def decompose(graph: UOp) -> UOp:
+    """The graph in the ops of the table above.  Where ``graph`` is itself a value, it keeps its dtype, halves too."""
+    graph = halves(graph)
+    targets = [u for u in toposort(graph) if u.op in ALU and _rule(u) is not None]
+    return UOp.wrap([graph], targets, _lower)[0]
