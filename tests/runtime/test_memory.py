@@ -78,7 +78,8 @@ def test_an_arena_lives_as_long_as_its_plan(axpy_source):
 def test_arena_limit(python):
     code = """
 library = compile_source(os.environ["AXPY"])
-small, large = (NativePlan([(library, "axpy", (3, 1, 2)), (library, "axpy", (0, 3, 2))], 3, [n]) for n in (1 << 16, 1 << 20))
+kernels = [(library, "axpy", (3, 1, 2)), (library, "axpy", (0, 3, 2))]
+small, large = (NativePlan(kernels, 3, [size]) for size in (1 << 16, 1 << 20))
 out = np.empty(10000, "f")
 small.run([out, x, y])
 try: large.run([out, x, y])

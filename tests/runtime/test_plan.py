@@ -11,7 +11,9 @@ import pytest
 from uopc.runtime import Memory, NativePlan, compile_source, num_threads
 
 COPY = """
-void copy_range(void *const *args, long lo, long hi) { for (long i = lo; i < hi; i++) ((char *)args[0])[i] = ((char *)args[1])[i]; }
+void copy_range(void *const *args, long lo, long hi) {
+  for (long i = lo; i < hi; i++) ((char *)args[0])[i] = ((char *)args[1])[i];
+}
 const long copy_launch[3] = {100, 10, 1};
 """
 SLEEP = """

@@ -141,7 +141,8 @@ def test_children_are_ignored(python):
 def test_idle_workers_sleep(python):
     """Processor time of a process that does nothing, between two looks 0.5 s apart, the first 0.1 s after work."""
     used = python(
-        "check(make()); time.sleep(0.1); before = time.process_time(); time.sleep(0.5); print(time.process_time() - before)",
+        "check(make()); time.sleep(0.1); before = time.process_time()\n"
+        "time.sleep(0.5); print(time.process_time() - before)",
         UOPC_NUM_THREADS=3,
     )
     assert float(used) < 0.05

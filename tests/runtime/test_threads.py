@@ -66,7 +66,8 @@ def test_count_from_the_affinity_mask(python):
     code = """
 import subprocess
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-print(subprocess.check_output([sys.executable, "-c", "from uopc.runtime import *; print(get_num_threads())"], text=True))
+code = "from uopc.runtime import *; print(get_num_threads())"
+print(subprocess.check_output([sys.executable, "-c", code], text=True))
 """
     assert python(code, UOPC_NUM_THREADS=None, OMP_NUM_THREADS=None) == "1"
 

@@ -58,7 +58,13 @@ class DiskCache:
         self._stores = 0
         self._asides = 0
         self._lock_fd = -1
+        self._folder = -1
         self._folder = self._open_private()
+
+    def __del__(self) -> None:
+        for fd in (self._folder, self._lock_fd):
+            if fd >= 0:
+                os.close(fd)
 
     def _open_private(self) -> int:
         try:

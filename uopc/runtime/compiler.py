@@ -3,8 +3,8 @@
 Compile time is what a user waits for, and half of it is processes that start.  Measured with gcc 12 on a small kernel:
 `cc -shared` with libm 34 ms, without libm 28, `cc -c` and then the linker itself 25, of which 11 are gcc's front end
 doing nothing.  So the compiler driver stops at the object, the linker is called directly, kernels are linked with
-nothing (libm is in the process already), and source, object and library are anonymous files in memory, of which nothing
-can be left behind however the process ends.
+libgcc alone (libm is in the process already), and source, object and library are anonymous files in memory, of which
+nothing can be left behind however the process ends.
 """
 
 from __future__ import annotations
@@ -111,11 +111,11 @@ def _run(argv: list[str], stdin: int | None = None, shared: Sequence[int] = ()) 
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C compiler: how to call it, what tells it from any other, and its linker if it can be called directly."""
+    """A C compiler: how to call it, what tells it from any other, and whether it is gcc."""
 
     command: tuple[str, ...]
     identity: str
-    linker: str | None
+    is_gcc: bool
 
 
 def find_compiler() -> Compiler:
@@ -172,11 +172,18 @@ def _identify(command: tuple[str, ...], folders: tuple[str, ...]) -> Compiler:
         if path is not None:
             status = os.stat(path)
             facts.append(f"{os.path.realpath(path)} {status.st_mtime_ns} {status.st_size}")
-    linker = None
-    if "Free Software Foundation" in version:
-        code, said = _run([*command, "-print-prog-name=ld"])
-        linker = _which(said.strip(), folders) if code == 0 else None
-    return Compiler(command, "\n".join(facts), linker)
+    return Compiler(command, "\n".join(facts), "Free Software Foundation" in version)
+
+
+@lru_cache(maxsize=8)
+def _linker(compiler: Compiler) -> tuple[str, str] | None:
+    """gcc's linker and libgcc.a, which has what the processor lacks (halves from doubles).  None to let cc link."""
+    if not compiler.is_gcc:
+        return None
+    code, linker = _run([*compiler.command, "-print-prog-name=ld"])
+    other_code, libgcc = _run([*compiler.command, "-print-libgcc-file-name"])
+    path = _which(linker.strip(), os.get_exec_path())
+    return None if code or other_code or path is None else (path, libgcc.strip())
 
 
 # ------------------------------------------------------------------------------------------------------- compiling --
@@ -185,12 +192,13 @@ def _identify(command: tuple[str, ...], folders: tuple[str, ...]) -> Compiler:
 def _build(compiler: Compiler, source: str, flags: tuple[str, ...]) -> bytes:
     """The bytes of a shared library.  CompileError if the compiler fails."""
     command = [*compiler.command, *ALWAYS, *flags]
-    if compiler.linker is not None:
-        return _build_in_memory(command, compiler.linker, source)
+    linker = _linker(compiler)
+    if linker is not None:
+        return _build_in_memory(command, *linker, source)
     return _build_in_folder(command, source)
 
 
-def _build_in_memory(command: list[str], linker: str, source: str) -> bytes:
+def _build_in_memory(command: list[str], linker: str, libgcc: str, source: str) -> bytes:
     """With gcc, which writes its output into whatever file it is given."""
     text, obj, library = _memory_file("uopc.c", source.encode()), _memory_file("uopc.o"), _memory_file("uopc.so")
     try:
@@ -198,7 +206,7 @@ def _build_in_memory(command: list[str], linker: str, source: str) -> bytes:
         code, said = _run(compile_command, text, [obj])
         if code != 0 or not os.fstat(obj).st_size:
             raise CompileError(said, _keep(source), compile_command)
-        link_command = [linker, *LINK_FLAGS, "-o", f"/dev/fd/{library}", f"/dev/fd/{obj}"]
+        link_command = [linker, *LINK_FLAGS, "-o", f"/dev/fd/{library}", f"/dev/fd/{obj}", libgcc]
         code, said = _run(link_command, None, [obj, library])
         image = _content(library)
         if code != 0 or not image:
@@ -215,7 +223,7 @@ def _build_in_folder(command: list[str], source: str) -> bytes:
 
     with tempfile.TemporaryDirectory(prefix="uopc-") as folder:
         path = os.path.join(folder, "kernel.so")
-        whole = [*command, "-shared", "-nostdlib", "-x", "c", "-", "-o", path]
+        whole = [*command, "-shared", "-x", "c", "-", "-o", path, "-lm"]
         text = _memory_file("uopc.c", source.encode())
         try:
             code, said = _run(whole, text)

@@ -1,0 +1,88 @@
+"""Device facts, from files of machines that are not this one."""
+
+import os
+
+import pytest
+
+from uopc.runtime.device import device, read_device, usable_cores
+
+
+def write(root, files):
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+@pytest.fixture(autouse=True)
+def eight_processors(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+
+
+def test_this_machine():
+    facts = device()
+    assert facts is device()
+    assert facts.cores >= 1 and facts.l1d >= 4096 and facts.l2 >= facts.l1d and facts.vector_bytes in (16, 32, 64)
+    assert facts.page_size >= 4096 and facts.cpu_model in facts.identity
+
+
+def test_nothing_can_be_read(tmp_path):
+    facts = read_device(tmp_path)
+    assert (facts.cores, facts.vector_bytes, facts.has_bf16_dot) == (8, 16, False)
+    assert facts.l1d > 0 and facts.l2 > 0 and facts.l3 > 0 and facts.cpu_model
+
+
+def test_x86(tmp_path):
+    cpu = "processor\t: 0\nmodel name\t: Some CPU @ 3GHz\nflags\t\t: fpu avx2 {}\n\nprocessor\t: 1\nflags\t: other\n"
+    cache = "sys/devices/system/cpu/cpu0/cache/index{}/{}"
+    files = {"proc/cpuinfo": cpu.format("avx512f avx512_bf16")}
+    for index, (level, kind, size) in enumerate([(1, "Data", "48K"), (1, "Instruction", "32K"), (2, "Unified", "2M")]):
+        files |= {cache.format(index, "level"): f"{level}\n", cache.format(index, "type"): f"{kind}\n"}
+        files |= {cache.format(index, "size"): f"{size}\n"}
+    facts = read_device(write(tmp_path, files))
+    assert (facts.l1d, facts.l2, facts.vector_bytes, facts.has_bf16_dot) == (48 << 10, 2 << 20, 64, True)
+    assert facts.cpu_model == "Some CPU @ 3GHz" and "other" not in facts.cpu_features
+    other = read_device(write(tmp_path, {"proc/cpuinfo": cpu.format("")}))
+    assert other.vector_bytes == 32 and other.identity != facts.identity
+
+
+def test_aarch64(tmp_path):
+    cpu = "processor\t: 0\nFeatures\t: fp asimd bf16\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\n"
+    facts = read_device(write(tmp_path, {"proc/cpuinfo": cpu}))
+    assert facts.vector_bytes == 16 and facts.has_bf16_dot and "0xd40" in facts.cpu_model
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({"proc/self/cgroup": "0::/app\n", "sys/fs/cgroup/app/cpu.max": "max 100000"}, 8),
+        ({"proc/self/cgroup": "0::/app\n", "sys/fs/cgroup/app/cpu.max": "150000 100000"}, 2),
+        ({"proc/self/cgroup": "0::/app\n", "sys/fs/cgroup/app/cpu.max": "20000 100000"}, 1),
+        ({"proc/self/cgroup": "0::/app\n", "sys/fs/cgroup/app/cpu.max": "9900000 100000"}, 8),
+        # a quota above, a path of the host seen in a container, and an escaped path
+        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/cpu.max": "300000 100000"}, 3),
+        ({"proc/self/cgroup": "0::/host/path\n", "sys/fs/cgroup/cpu.max": "400000 100000"}, 4),
+        ({"proc/self/cgroup": "0::/../up\n", "sys/fs/cgroup/up/cpu.max": "400000 100000"}, 4),
+        (
+            {
+                "proc/self/cgroup": "4:memory:/m\n3:cpu,cpuacct:/app\n0::/\n",
+                "sys/fs/cgroup/cpu,cpuacct/app/cpu.cfs_quota_us": "250000\n",
+                "sys/fs/cgroup/cpu,cpuacct/app/cpu.cfs_period_us": "100000\n",
+            },
+            3,
+        ),
+        (
+            {
+                "proc/self/cgroup": "3:cpu:/app\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            },
+            8,
+        ),
+        ({"proc/self/cgroup": "garbage\n0::\n", "sys/fs/cgroup/cpu.max": "garbage"}, 8),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "100000 0"}, 8),
+    ],
+)
+def test_quotas(tmp_path, files, cores):
+    assert usable_cores(write(tmp_path, files)) == cores

@@ -1,0 +1,78 @@
+"""Program: one kernel from source, called with arrays."""
+
+import os
+
+import numpy as np
+import pytest
+
+from uopc.runtime import CompileError, Program
+
+
+@pytest.fixture
+def program(axpy_source):
+    return Program(axpy_source, "axpy")
+
+
+@pytest.fixture
+def arrays():
+    return np.zeros(10000, "f"), np.arange(10000, dtype="f"), np.full(10000, 3, "f")
+
+
+def test_call(program, arrays):
+    out, x, y = arrays
+    assert program(out, x, y) is None
+    assert (out == x * 2 + y).all()
+
+
+def test_any_shape_and_any_buffer(program, arrays):
+    out, x, y = arrays
+    program(out.reshape(100, 100), memoryview(x), y.tobytes())
+    assert (out == x * 2 + y).all()
+
+
+def test_read_only_inputs_are_fine_and_outputs_are_not(program, arrays):
+    for a in arrays[1:]:
+        a.flags.writeable = False
+    program(*arrays)
+    arrays[0].flags.writeable = False
+    with pytest.raises(ValueError, match="slot 0 is an output, and its array is read-only"):
+        program(*arrays)
+    with pytest.raises(BufferError):
+        program(arrays[0].tobytes(), *arrays[1:])
+
+
+def test_outputs_are_as_declared(axpy_source, arrays):
+    program = Program(axpy_source, "axpy", outputs=(0, 1))
+    arrays[1].flags.writeable = False
+    with pytest.raises(ValueError, match="slot 1 is an output"):
+        program(*arrays)
+
+
+def test_refusals(program, arrays):
+    out, x, y = arrays
+    with pytest.raises(ValueError, match=r"slot 1 with shape \(10000,\) and strides \(8,\) is not C-contiguous"):
+        program(out, np.zeros(20000, "f")[::2], y)
+    with pytest.raises(TypeError, match="slot 2 is an array of objects"):
+        program(out, x, y.astype(object))
+    with pytest.raises(ValueError, match="axpy takes 3 arrays; 2 were given"):
+        program(out, x)
+    for wrong in (None, [1.0, 2.0], "text"):
+        with pytest.raises(TypeError):
+            program(out, wrong, y)
+    assert (out == 0).all()
+
+
+def test_bad_source_and_bad_name(axpy_source):
+    with pytest.raises(LookupError, match="other"):
+        Program(axpy_source, "other")
+    with pytest.raises(CompileError) as caught:
+        Program("int x = ;", "x")
+    os.unlink(caught.value.path)
+
+
+def test_time(program, arrays):
+    assert 0 < program.time(*arrays, repeat=3) < 10
+
+
+def test_flags(axpy_source):
+    Program("#ifndef GIVEN\n#error not given\n#endif\n" + axpy_source, "axpy", flags=("-O1", "-DGIVEN"))
