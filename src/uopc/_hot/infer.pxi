@@ -76,6 +76,8 @@ cdef DInfo infer(int code, tuple src, object arg, object dtype):
     if rule == R_VOID:
         return VOID
     if rule == R_INDEX:
+        if type(arg) is not RangeArg or not -(1 << 62) < arg.id < 1 << 62:
+            raise TypeError(f"{OPS[code]!r} is told by a RangeArg with an integer id, not by {arg!r}")
         return INDEX_INFO
     if rule == R_ARG:
         return info_of(arg.dtype)
@@ -261,29 +263,7 @@ cdef tuple infer_ranges(int code, tuple src):
 
 
 # ---- integer bounds -----------------------------------------------------------------------------------------------------
-# A bound of INT64_MIN or INT64_MAX means "unknown": uint64 reaches past it, and an index may in theory.
-
-cdef inline int64_t sat_add(int64_t a, int64_t b) noexcept nogil:
-    cdef long long r
-    if a == INT64_MIN or b == INT64_MIN: return INT64_MIN
-    if a == INT64_MAX or b == INT64_MAX: return INT64_MAX
-    if uopc_add_sat(a, b, &r): return INT64_MAX if a > 0 else INT64_MIN
-    return r
-
-
-cdef inline int64_t sat_mul(int64_t a, int64_t b) noexcept nogil:
-    cdef long long r
-    if a == 0 or b == 0: return 0
-    if a == INT64_MIN or a == INT64_MAX or b == INT64_MIN or b == INT64_MAX or uopc_mul_sat(a, b, &r):
-        return INT64_MAX if (a > 0) == (b > 0) else INT64_MIN
-    return r
-
-
-cdef inline int64_t floor_div(int64_t a, int64_t b) noexcept nogil:
-    """a // b for b > 0; unknown stays unknown."""
-    if a == INT64_MIN or a == INT64_MAX: return a
-    return a // b - (1 if a % b < 0 else 0)
-
+# INT64_MIN as a lower and INT64_MAX as an upper bound mean "unknown".
 
 cdef void mul_bounds(UOp u, UOp a, UOp b) noexcept:
     cdef int64_t p = sat_mul(a.lo, b.lo), q = sat_mul(a.lo, b.hi), r = sat_mul(a.hi, b.lo), s = sat_mul(a.hi, b.hi)
@@ -321,13 +301,17 @@ cdef bint alu_bounds(UOp u) noexcept:
     if u.info.kind == K_OTHER:
         return False
     if code == C_CAST:
-        if a.info.kind == K_OTHER: return False
+        if a.info.kind == K_OTHER or (a.hi == INT64_MAX and a.info.lo == 0): return False  # a uint64 may turn negative
         if u.info.kind == K_BOOL:
             u.lo = 1 if a.lo > 0 or a.hi < 0 else 0
             u.hi = 0 if a.lo == 0 and a.hi == 0 else 1
         else:
             u.lo = a.lo
             u.hi = a.hi
+        return True
+    if code == C_ABS and a.lo > INT64_MIN:
+        u.lo = 0 if a.lo <= 0 <= a.hi else min(abs(a.lo), abs(a.hi))
+        u.hi = INT64_MAX if a.hi == INT64_MAX else max(abs(a.lo), abs(a.hi))
         return True
     if PyTuple_GET_SIZE(u.src) < 2:
         return False
@@ -339,9 +323,9 @@ cdef bint alu_bounds(UOp u) noexcept:
         u.hi = sat_add(a.hi, b.hi)
     elif code == C_MUL:
         mul_bounds(u, a, b)
-    elif code == C_IDIV and b.lo == b.hi and b.lo > 0:
-        u.lo = floor_div(a.lo, b.lo)
-        u.hi = floor_div(a.hi, b.lo)
+    elif code == C_IDIV and b.lo > 0:
+        u.lo = floor_div(a.lo, b.lo if a.lo < 0 else b.hi)
+        u.hi = floor_div(a.hi, b.hi if a.hi < 0 else b.lo)
     elif code == C_MOD and b.lo > 0 and b.hi != INT64_MAX:
         u.lo = 0
         u.hi = min(b.hi - 1, a.hi) if a.lo >= 0 else b.hi - 1
@@ -380,9 +364,11 @@ cdef bint structure_bounds(UOp u) except -1:
     cdef Py_ssize_t i
     if code == C_CONST:
         if u.info.kind == K_OTHER: return False
-        values = u.arg if isinstance(u.arg, tuple) else (u.arg,)
-        u.lo = max(min(values), INT64_MIN)
-        u.hi = min(max(values), INT64_MAX)
+        values = u.arg if type(u.arg) is tuple else (u.arg,)
+        if min(values) <= INT64_MIN or max(values) >= INT64_MAX:
+            return False
+        u.lo = min(values)
+        u.hi = max(values)
         return True
     if code == C_IOTA:
         u.lo = 0
@@ -413,8 +399,15 @@ cdef bint structure_bounds(UOp u) except -1:
 
 
 cdef int infer_bounds(UOp u) except -1:
+    cdef DInfo info = u.info
     cdef bint known = alu_bounds(u) if IS_ALU[u.code] else structure_bounds(u)
-    if not known or (u.info.kind != K_INDEX and (u.lo < u.info.lo or u.hi > u.info.hi)):
-        u.lo = u.info.lo
-        u.hi = u.info.hi
+    if known and info.kind == K_INT:  # what may leave the type wraps: then it may be anything
+        known = u.lo >= info.lo and u.hi <= info.hi
+        if known and (u.code == C_ADD or u.code == C_MUL):
+            known = (u.lo > INT64_MIN or info.lo > INT64_MIN) and (u.hi < INT64_MAX or info.hi < INT64_MAX)
+    elif known and info.kind == K_BOOL:
+        known = u.lo >= 0 and u.hi <= 1
+    if not known or u.lo == INT64_MAX or u.hi == INT64_MIN:
+        u.lo = info.lo
+        u.hi = info.hi
     return 0

@@ -26,8 +26,6 @@ cdef extern from "Python.h":
     object PyObject_Vectorcall(object fn, PyObject** args, size_t nargs, PyObject* kwnames)
 
 cdef enum:
-    MAX_OPS = 128
-    MAX_CAPTURES = 16
     MAX_VARIANTS = 64      # orders of the sources of one pattern
     DIRECT_STEPS = 32      # rewrites of one node before it takes the slower path, which sees circles
     # Replacements that wait for replacements. An endless rewrite without a circle has no bound on these and every other has
@@ -238,26 +236,6 @@ class Pattern:
         return out
 
 
-cdef struct Node:
-    # a Pattern; its sources are the nodes from `first` on
-    uint64_t ops[2]        # a bit for each op that matches
-    int slot               # where the match goes, or -1
-    int first
-    int count              # sources; -1: not looked at
-    bint more              # more sources than these may follow
-    bint test              # arg is a function
-    PyObject* arg          # NULL: not looked at
-    PyObject* dtype        # a DtypeTest, or NULL
-
-
-cdef struct Rule:
-    int root               # its node
-    int captures
-    int params             # what its function takes: the captures in these slots, -1 for the context
-    int slot[MAX_CAPTURES]
-    PyObject* fn
-
-
 cdef class DtypeTest:
     """A constraint on a dtype with the answers given so far."""
     cdef dict known
@@ -294,12 +272,6 @@ cdef class PatternMatcher:
     ``graph_rewrite``; this is checked here (ValueError).  It returns the replacement, or None for "does not apply".
     Tables are joined with ``+``: the left one's rules come first.
     """
-    cdef readonly tuple rules
-    cdef list kept               # what the arrays borrow
-    cdef Node* nodes
-    cdef Rule* table             # a rule for each order of the sources
-    cdef int* by_op              # for each op its rules, one after the other
-    cdef int start[MAX_OPS + 1]
 
     def __init__(self, rules):
         self.rules = tuple([(p, fn) for p, fn in rules])
@@ -434,6 +406,9 @@ cdef class PatternMatcher:
                 return <UOp>found
         return None
 
+    cdef object name_of(self, int k):
+        return rule_name(<object>self.table[k].fn)
+
     def rewrite(self, UOp u not None, ctx=None):
         """One step at ``u`` itself: the replacement, or None where no rule applies."""
         cdef int used
@@ -481,7 +456,7 @@ cdef class PatternRewriter(Rewriter):
 
     cdef object last_rules(self):
         count = min(self.applied, RECENT)
-        return " and ".join({rule_name(<object>self.matcher.table[self.recent[i]].fn): None for i in range(count)})
+        return " and ".join({self.matcher.name_of(self.recent[i]): None for i in range(count)})
 
 
 def graph_rewrite(roots, PatternMatcher matcher not None, ctx=None):

@@ -13,19 +13,12 @@ from libc.stdint cimport int64_t, uint64_t, INT64_MAX, INT64_MIN
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
+from uopc._hot.int64 cimport floor_div, sat_add, sat_mul
 from uopc._hot.ptrmap cimport PtrMap, ptrmap_free, ptrmap_get, ptrmap_init, ptrmap_set
 from uopc._hot.stack cimport Stack, push, stack_free, stack_init
 
 from uopc.dtype import DType, dtypes
 from uopc.ops import TABLE, AxisType, DTypeRule, Flags, Kind, Ops, RangeArg
-
-cdef extern from *:
-    """
-    static inline int uopc_add_sat(long long a, long long b, long long *r) { return __builtin_add_overflow(a, b, r); }
-    static inline int uopc_mul_sat(long long a, long long b, long long *r) { return __builtin_mul_overflow(a, b, r); }
-    """
-    bint uopc_add_sat(long long a, long long b, long long* r) nogil
-    bint uopc_mul_sat(long long a, long long b, long long* r) nogil
 
 cdef extern from "Python.h":
     void PyType_Modified(PyTypeObject* t)
