@@ -1,6 +1,6 @@
 """An interpreter of tensor graphs in NumPy: what every stage of the compiler is measured against.
 
-It shares no code with the compiler beyond the node, the op table and the dtypes.  It walks ``toposort``, so depth is free.
+It shares no code with the compiler beyond the node, the op table and the dtypes, and walks ``toposort``: depth is free.
 
 Values between nodes:
 
@@ -137,6 +137,7 @@ MOVE: dict[Ops, Callable[[UOp, list[Array]], Array]] = {
     Ops.PAD: lambda u, s: np.pad(s[0], u.arg) if u.arg else s[0],
     Ops.VIEW: _view,
     Ops.STACK: lambda u, s: np.stack(s),
+    Ops.CAT: lambda u, s: np.concatenate(s, u.arg),
     Ops.GATHER: _gather,
     Ops.STAGE: lambda u, s: s[0],
 }

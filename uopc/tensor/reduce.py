@@ -1,0 +1,263 @@
+"""Reductions over axes, and what is made of them.
+
+``axis`` is one axis, several, or None for all; ``keepdim`` leaves reduced axes with size 1.  As in NumPy, small
+integers and bools add up in 64 bits, and NaN wins over any maximum.  Sums of halves accumulate in float32.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from uopc.dtype import DType, dtypes, to_dtype
+from uopc.ops import Level, Ops, ReduceArg
+from uopc.tensor.arithmetic import truth
+from uopc.tensor.core import as_dtype
+from uopc.tensor.functions import Functions
+from uopc.tensor.shapes import Axes, Shape, counter, expand, many_axes, one_axis, permute, reshape
+from uopc.uop import UOp
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+# A scan within this many elements adds all pairs; longer ones go block by block.  32 keeps the work per element small
+# and the number of levels for a million elements at four.
+SCAN_BLOCK = 32
+
+
+def reduce_(u: UOp, op: Ops, axes: Shape, keepdim: bool = False) -> UOp:
+    """``u`` combined by ``op`` over ``axes`` (from the front, in order)."""
+    made = UOp(Ops.REDUCE, (u,), ReduceArg(op, axes)) if axes else u
+    return reshape(made, kept(u.shape, axes)) if keepdim else made
+
+
+def kept(shape: Shape, axes: Shape) -> Shape:
+    """``shape`` with 1 for each of ``axes``."""
+    return tuple([1 if i in axes else n for i, n in enumerate(shape)])
+
+
+def elements_over(shape: Shape, axes: Shape) -> int:
+    """How many elements are combined into one."""
+    return prod([shape[a] for a in axes])
+
+
+def sum_dtype(dtype: DType) -> DType:
+    """The type in which NumPy sums: 64 bits for integers and bools."""
+    if dtype.kind in "bi":
+        return dtypes.int64
+    return dtypes.uint64 if dtype.kind == "u" else dtype
+
+
+def widened(u: UOp) -> UOp:
+    """Halves as float32: for formulas of several steps whose values between must not be rounded."""
+    return u.cast(dtypes.float32) if u.dtype.is_half else u
+
+
+def maximum_over(u: UOp, axis: int) -> UOp:
+    """The maximum along one axis, kept with size 1; ValueError where there is nothing."""
+    if u.shape[axis] == 0:
+        raise ValueError(f"the maximum over axis {axis} of shape {u.shape} has no elements")
+    return reduce_(u, Ops.MAX, (axis,), keepdim=True)
+
+
+class Reduce(Functions):
+    """Sums, extrema, moments, softmax, scans."""
+
+    __slots__ = ()
+
+    def _reduced(self, op: Ops, axis: Axes, keepdim: bool, u: UOp | None = None) -> Self:
+        u = self.uop if u is None else u
+        return self._of(reduce_(u, op, many_axes(axis, len(u.shape)), keepdim))
+
+    # ---- sums and products ----
+
+    def sum(self, axis: Axes = None, keepdim: bool = False, dtype: Any = None) -> Self:
+        """The sum; 0 of nothing.  Integers and bools give int64 or uint64 unless ``dtype`` says otherwise."""
+        u = as_dtype(self.uop, sum_dtype(self.dtype) if dtype is None else to_dtype(dtype))
+        return self._reduced(Ops.OR if u.dtype.is_bool else Ops.ADD, axis, keepdim, u)
+
+    def prod(self, axis: Axes = None, keepdim: bool = False, dtype: Any = None) -> Self:
+        """The product; 1 of nothing.  Types as for ``sum``."""
+        u = as_dtype(self.uop, sum_dtype(self.dtype) if dtype is None else to_dtype(dtype))
+        return self._reduced(Ops.AND if u.dtype.is_bool else Ops.MUL, axis, keepdim, u)
+
+    def mean(self, axis: Axes = None, keepdim: bool = False) -> Self:
+        """The mean; NaN of nothing.  Integers and bools give float64."""
+        u = self._moments_of()
+        axes = many_axes(axis, self.ndim)
+        return self._of(as_dtype(mean_of(u, axes, keepdim), self._moment_dtype()))
+
+    def var(self, axis: Axes = None, keepdim: bool = False, correction: int | float = 1) -> Self:
+        """The variance: squared distances from the mean (two passes), divided by n - ``correction``.
+
+        correction=1 is PyTorch's default, 0 is NumPy's.  NaN or inf where n <= correction.
+        """
+        u = self._moments_of()
+        axes = many_axes(axis, self.ndim)
+        away = u - expand(mean_of(u, axes, keepdim=True), u.shape)
+        elements = elements_over(self.shape, axes)
+        total = reduce_(away * away, Ops.ADD, axes, keepdim)
+        return self._of(as_dtype(total / float(max(elements - correction, 0)), self._moment_dtype()))
+
+    def std(self, axis: Axes = None, keepdim: bool = False, correction: int | float = 1) -> Self:
+        """The square root of ``var``."""
+        return self.var(axis, keepdim, correction).sqrt()
+
+    def _moments_of(self) -> UOp:
+        return widened(self.uop) if self.dtype.is_float else as_dtype(self.uop, dtypes.float64)
+
+    def _moment_dtype(self) -> DType:
+        return self.dtype if self.dtype.is_float else dtypes.float64
+
+    # ---- extrema ----
+
+    def max(self, axis: Axes = None, keepdim: bool = False) -> Self:
+        """The greatest element; NaN if there is one.  ValueError for nothing."""
+        return self._extremum(Ops.MAX, axis, keepdim)
+
+    def min(self, axis: Axes = None, keepdim: bool = False) -> Self:
+        """The least element; NaN if there is one.  ValueError for nothing."""
+        return self._extremum(Ops.MIN, axis, keepdim)
+
+    def _extremum(self, op: Ops, axis: Axes, keepdim: bool) -> Self:
+        axes = many_axes(axis, self.ndim)
+        made = reduce_(self.uop, op, axes, keepdim)
+        if elements_over(self.shape, axes) == 0 and 0 not in made.shape:
+            raise ValueError(f"the {op.name.lower()} over axes {axes} of shape {self.shape} has no elements")
+        return self._of(made)
+
+    def argmax(self, axis: int | None = None, keepdim: bool = False) -> Self:
+        """The int64 position of the first maximum, or of the first NaN; in the flattened Tensor for axis None.
+
+        ValueError for nothing.
+        """
+        return self._position(Ops.MAX, axis, keepdim)
+
+    def argmin(self, axis: int | None = None, keepdim: bool = False) -> Self:
+        """The int64 position of the first minimum, or of the first NaN, as ``argmax``."""
+        return self._position(Ops.MIN, axis, keepdim)
+
+    def _position(self, op: Ops, axis: int | None, keepdim: bool) -> Self:
+        u = reshape(self.uop, (self.numel(),)) if axis is None else self.uop
+        at = one_axis(0 if axis is None else axis, len(u.shape))
+        n = u.shape[at]
+        if n == 0:
+            raise ValueError(f"the arg{op.name.lower()} over axis {at} of shape {u.shape} has no elements")
+        hit = u.eq(expand(reduce_(u, op, (at,), keepdim=True), u.shape))
+        if u.dtype.is_float:
+            hit = hit | u.ne(u)
+        places = hit.where(counter(u.shape, at, dtypes.int64), UOp.const(n - 1, dtypes.int64))
+        first = reduce_(places, Ops.MIN, (at,))
+        if keepdim:
+            first = reshape(first, (1,) * self.ndim if axis is None else kept(self.shape, (at,)))
+        return self._of(first)
+
+    # ---- truth ----
+
+    def any(self, axis: Axes = None, keepdim: bool = False) -> Self:
+        """Whether any element is not 0 (NaN counts); False of nothing."""
+        return self._reduced(Ops.OR, axis, keepdim, truth(self.uop))
+
+    def all(self, axis: Axes = None, keepdim: bool = False) -> Self:
+        """Whether every element is not 0; True of nothing."""
+        return self._reduced(Ops.AND, axis, keepdim, truth(self.uop))
+
+    def __contains__(self, x: Any) -> bool:
+        """Whether any element equals ``x``."""
+        equal = self == x
+        if not isinstance(equal, Reduce):
+            raise TypeError(f"a Tensor does not hold a {type(x).__name__}")
+        return bool(equal.any().item())
+
+    # ---- exponentials ----
+
+    def logsumexp(self, axis: Axes = None, keepdim: bool = False) -> Self:
+        """log(sum(exp(x))) without overflow; -inf where everything is -inf, and of nothing."""
+        x = widened(self._as_float())
+        axes = many_axes(axis, self.ndim)
+        if elements_over(self.shape, axes) == 0:
+            total = reduce_(x.alu(Ops.EXP), Ops.ADD, axes, keepdim).alu(Ops.LOG)
+            return self._of(as_dtype(total, self._as_float().dtype))
+        greatest = reduce_(x, Ops.MAX, axes, keepdim=True)
+        # an infinite maximum must not meet its equal: -inf - -inf is NaN
+        anchor = (greatest.alu(Ops.ABS) < float("inf")).where(greatest, UOp.const(0.0, x.dtype))
+        total = reduce_((x - expand(anchor, x.shape)).alu(Ops.EXP), Ops.ADD, axes, keepdim=True)
+        made = total.alu(Ops.LOG) + anchor
+        if not keepdim:
+            made = reshape(made, tuple([n for i, n in enumerate(self.shape) if i not in axes]))
+        return self._of(as_dtype(made, self._as_float().dtype))
+
+    def softmax(self, axis: int = -1) -> Self:
+        """exp(x - max) over its sum along ``axis``; NaN where every element is -inf.  Halves compute in float32."""
+        x = self._as_float()
+        return self._of(as_dtype(softmax_of(widened(x), one_axis(axis, self.ndim)), x.dtype))
+
+    def log_softmax(self, axis: int = -1) -> Self:
+        """The logarithm of ``softmax``, computed without it."""
+        dtype = self._as_float().dtype
+        x, at = widened(self._as_float()), one_axis(axis, self.ndim)
+        if x.shape[at] == 0:
+            return self._of(as_dtype(x, dtype))
+        away = x - expand(maximum_over(x, at), x.shape)
+        total = reduce_(away.alu(Ops.EXP), Ops.ADD, (at,), keepdim=True)
+        return self._of(as_dtype(away - expand(total.alu(Ops.LOG), x.shape), dtype))
+
+    # ---- scans ----
+
+    def cumsum(self, axis: int | None = None) -> Self:
+        """The sums of all elements up to and including each, along an axis; of the flattened Tensor for None.
+
+        Types as for ``sum``.
+
+        In blocks, and blocks of blocks: the work and memory are linear in the length, and rounding errors grow with its
+        logarithm.
+        """
+        u = as_dtype(self.uop, sum_dtype(self.dtype))
+        if axis is None:
+            u = reshape(u, (self.numel(),))
+        at = one_axis(0 if axis is None else axis, len(u.shape))
+        if u.shape[at] <= 1:
+            return self._of(u)
+        back = (*range(at), *range(at + 1, len(u.shape)), at)
+        there = (*range(at), len(u.shape) - 1, *range(at, len(u.shape) - 1))
+        return self._of(permute(scan(permute(u, back)), there))
+
+
+def mean_of(u: UOp, axes: Shape, keepdim: bool) -> UOp:
+    """The mean of a float graph."""
+    return reduce_(u, Ops.ADD, axes, keepdim) / elements_over(u.shape, axes)
+
+
+def softmax_of(x: UOp, axis: int) -> UOp:
+    """The textbook softmax of a float graph along one axis (from the front)."""
+    if x.shape[axis] == 0:
+        return x
+    weights = (x - expand(maximum_over(x, axis), x.shape)).alu(Ops.EXP)
+    return weights / expand(reduce_(weights, Ops.ADD, (axis,), keepdim=True), x.shape)
+
+
+def scan(u: UOp) -> UOp:
+    """The inclusive prefix sums along the last axis."""
+    *rest, n = u.shape
+    if n <= SCAN_BLOCK:
+        return _triangle(u, n)
+    blocks = -(-n // SCAN_BLOCK)
+    none = ((0, 0),) * len(rest)
+    if blocks * SCAN_BLOCK != n:
+        u = UOp(Ops.PAD, (u,), (*none, (0, blocks * SCAN_BLOCK - n)))
+    parts = reshape(u, (*rest, blocks, SCAN_BLOCK))
+    # written down: read once for every element of a block
+    before = UOp(Ops.STAGE, (scan(reduce_(parts, Ops.ADD, (len(rest) + 1,))),), Level.KERNEL)
+    before = UOp(Ops.SHRINK, (UOp(Ops.PAD, (before,), (*none, (1, 0))),), (*[(0, m) for m in rest], (0, blocks)))
+    within = _triangle(parts, SCAN_BLOCK) + expand(reshape(before, (*rest, blocks, 1)), parts.shape)
+    whole = reshape(within, (*rest, blocks * SCAN_BLOCK))
+    return UOp(Ops.SHRINK, (whole,), (*[(0, m) for m in rest], (0, n))) if whole.shape[-1] != n else whole
+
+
+def _triangle(u: UOp, n: int) -> UOp:
+    """The prefix sums of n elements, each a sum over those that do not come later."""
+    pairs = (*u.shape, n)  # ..., position of the result, position of the addend
+    addends = expand(reshape(u, (*u.shape[:-1], 1, n)), pairs)
+    ndim = len(pairs)
+    earlier = counter(pairs, ndim - 1, dtypes.index).alu(Ops.CMPLE, counter(pairs, ndim - 2, dtypes.index))
+    return reduce_(earlier.where(addends, UOp.const(0, u.dtype)), Ops.ADD, (ndim - 1,))
