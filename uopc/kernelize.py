@@ -24,7 +24,8 @@ from uopc.uop import UOp, sink, toposort
 ALU_TIME = 2.5e-11  # one simple operation on one element, vectorised, on two cores
 BYTE_TIME = 5e-11  # one byte to or from memory
 LAUNCH_TIME = 1e-6
-TRANSCENDENTAL = 15.0  # simple operations in exp, sin, ...
+TRANSCENDENTAL = 6.0  # how many simple operations exp, sin, ... take the time of
+CACHED = 0.125  # of the bytes that a recomputation reads, those that caches do not serve
 # A value that no parallel loop encloses is computed again in every chunk of the loop.
 CHUNKS = 64
 # What the broadcast rule asks for before it writes a value down: this factor, and this many element operations saved.
@@ -86,13 +87,13 @@ class _Costs:
                 count = math.prod(u.src[0].shape[a] for a in u.arg.axes)
                 self.time[u] = count * (self.below(u.src[0]) + ALU_TIME)
             elif u.op in (Ops.BUFFER, Ops.STAGE):
-                self.time[u] = u.dtype.itemsize * BYTE_TIME / 2  # caches serve about half
+                self.time[u] = u.dtype.itemsize * BYTE_TIME * CACHED
             else:
                 own = ALU_TIME * (TRANSCENDENTAL if u.op in _DEAR else 1.0) if u.op in ALU else 0.0
                 self.time[u] = own + sum(self.below(s) for s in u.src)
 
     def below(self, u: UOp) -> float:
-        return u.dtype.itemsize * BYTE_TIME / 2 if u.op in (Ops.REDUCE, Ops.STAGE) else self.time[u]
+        return u.dtype.itemsize * BYTE_TIME * CACHED if u.op in (Ops.REDUCE, Ops.STAGE) else self.time[u]
 
 
 def _index_below(u: UOp, axes: Axes, kernel: _Kernel) -> list[Axes]:
@@ -157,33 +158,32 @@ class _Cuts:
             for s in u.src:
                 self.consumers[s] = self.consumers.get(s, 0) + 1
         self.staged: set[UOp] = {s for s in root.src if s.op not in (Ops.STAGE, Ops.BUFFER)}
+        self.under_stage = {u.src[0] for u in self.order if u.op is Ops.STAGE}
 
     def run(self) -> set[UOp]:
         """The nodes to write down."""
         for u in reversed(self.order):
             if u.op in (Ops.SINK, Ops.CONST, Ops.BUFFER):
                 continue
-            if u in self.staged or (u.op is not Ops.STAGE and self.instances.get(u) and self.wants_buffer(u)):
+            if u.op is Ops.STAGE:
+                continue
+            if u in self.staged or u in self.under_stage or (self.instances.get(u) and self.wants_buffer(u)):
                 self.staged.add(u)
-                self.start_kernel(u, u)
-            elif u.op is Ops.STAGE:
-                self.start_kernel(u.src[0], u.src[0])
+                self.pass_down(u, [self.start_kernel(u)])
             else:
                 self.pass_down(u, list(self.instances.get(u, ())))
         return self.staged
 
-    def start_kernel(self, u: UOp, root: UOp) -> None:
-        kernel = _Kernel(root)
+    def start_kernel(self, u: UOp) -> tuple[_Kernel, Axes]:
+        """A kernel that writes ``u`` down, and the index at which it computes it."""
+        kernel = _Kernel(u)
         axes, enclosing = [], frozenset[int]()
         for n in u.shape:
             made = kernel.loop(n, enclosing) if n > 1 else frozenset[int]()
             enclosing = enclosing | made
             axes.append(made)
         kernel.first = 0 if enclosing else None
-        if u is root and u in self.staged:
-            self.pass_down(u, [(kernel, tuple(axes))])
-        else:
-            self.instances.setdefault(u, {})[kernel, tuple(axes)] = None
+        return kernel, tuple(axes)
 
     def pass_down(self, u: UOp, instances: list[tuple[_Kernel, Axes]]) -> None:
         for kernel, axes in instances:
@@ -312,10 +312,19 @@ def stage_broadcast_compute(roots: list[UOp], factor: int = BROADCAST_FACTOR) ->
 def kernelize(root: UOp, fuse_reduce: bool | None = None) -> UOp:
     """The graph of ``root`` (a SINK) with a STAGE around each value that is written down."""
     roots = list(root.src) if fuse_reduce is True else split_reductions(list(root.src))
+    # what a STAGE writes down is written down for every user of it: the old STAGEs go, and one comes for each cut
     root = sink(*roots)
     cuts = _Cuts(root, fuse_reduce).run()
-    targets = [u for u in toposort(root) if u in cuts]
-    return UOp.wrap([root], targets, lambda u: UOp(Ops.STAGE, (u,), Level.KERNEL))[0]
+    order = toposort(root)
+    rebuilt: dict[UOp, UOp] = {}
+    for u in order:
+        if u.op is Ops.STAGE:
+            rebuilt[u] = rebuilt[u.src[0]]
+            continue
+        src = tuple(rebuilt[s] for s in u.src)
+        new = u if src == u.src else u.replace(src=src)
+        rebuilt[u] = UOp(Ops.STAGE, (new,), Level.KERNEL) if u in cuts else new
+    return rebuilt[root]
 
 
 # Public names whose home is further up: scripts look for them here.

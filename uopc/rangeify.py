@@ -11,7 +11,7 @@ Never decides sizes: those come in ``Opts``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from uopc._hot.rangeify import Engine
@@ -239,7 +239,7 @@ def _reduce(u: UOp, idx: Idx, gate: UOp | None, ctx: Ctx) -> tuple[list[Request]
         return [], lambda _: UOp.const(identity(op, u.dtype), u.dtype)
     requests: list[Request] = []
     closing: list[tuple[list[UOp], list[UOp]]] = []
-    for segment in _segments(sizes[-1], ctx.opts):
+    for segment in _segments(sizes[-1], _without_lanes(ctx.opts) if _in_lanes(idx) else ctx.opts):
         steps = {axis: ctx.range(n, AxisType.REDUCE) if n > 1 else ZERO for axis, n in zip(axes[:-1], sizes)}
         around = [r for r in steps.values() if r is not ZERO]
         steps[axes[-1]], loops, blocks = _segment_index(segment, ctx)
@@ -259,6 +259,15 @@ def _reduce(u: UOp, idx: Idx, gate: UOp | None, ctx: Ctx) -> tuple[list[Request]
         return total
 
     return requests, combine
+
+
+def _in_lanes(idx: Idx) -> bool:
+    """Whether lanes run along the index already: a value has room for one VECTOR range."""
+    return any(r.arg.axis_type is AxisType.VECTOR for i in idx for r in i.ranges)
+
+
+def _without_lanes(opts: Opts) -> Opts:
+    return replace(opts, reduce_lanes=1, unroll=1) if opts.reduce_lanes > 1 else opts
 
 
 @dataclass(frozen=True)

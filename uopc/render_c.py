@@ -65,6 +65,9 @@ class _Function:
         self.loops: list[UOp | None] = [None]
         self.scope: dict[UOp, UOp | None] = {}
         self.user_scope: dict[UOp, UOp | None] = {}
+        self.user: dict[UOp, UOp] = {}
+        self.position: dict[UOp, int] = {}
+        self.next_store: dict[UOp, int] = {}
         self.buffers: dict[int, UOp] = {}
         self.written: set[int] = set()
         self.allocs: dict[int, UOp] = {}
@@ -106,6 +109,8 @@ class _Function:
         """``u`` with ``count`` lanes: itself, or a scalar spread.  ``x - {0}`` keeps -0.0, which ``{0} + x`` would not."""
         if u.dtype.count == count:
             return self.ref(u)
+        if u.op is Ops.CONST and u.arg == 0 and not (u.dtype.is_float and math.copysign(1.0, u.arg) < 0):
+            return f"({self.type(u.dtype.vec(count))}){{}}"
         return f"({self.ref(u)} - ({self.type(u.dtype.vec(count))}){{}})"
 
     def mask_of(self, u: UOp, size: int, count: int) -> str:
@@ -358,13 +363,38 @@ class _Function:
         """A value: inside its user where it has just one in the same loop body, else a variable."""
         text = self.load(u) if u.op is Ops.LOAD else self.horizontal(u) if u.op is Ops.HREDUCE else self.expression(u)
         depth = 1 + max((self.depth.get(s, 0) for s in u.src), default=0)
-        changing = u.op is Ops.LOAD and (self.memory(u.src[0].src[0])[1].op is Ops.ALLOC or u.src[0].src[0].op is Ops.AFTER)
+        changing = u.op is Ops.LOAD and self.may_change(u)
         twice = u.dtype.is_bool and u.dtype.count > 1 and u.op is Ops.WHERE  # its text holds a source twice
         inline = self.uses[u] == 1 and self.scope[u] is self.user_scope[u] and depth < MAX_DEPTH and not changing and not twice
         if inline and len(text) < 2000:
             self.text[u], self.depth[u] = text, depth
         else:
             self.declare(u, text)
+
+    def may_change(self, load: UOp) -> bool:
+        """Whether memory that a load reads may be written before the statement that holds its only use: then it needs a name."""
+        memory = self.memory(load.src[0].src[0])[1]
+        if memory.op is Ops.BUFFER and memory.arg.slot not in self.written:
+            return False
+        if not self.is_variable(memory):
+            return True
+        end = load
+        while self.uses.get(end) == 1 and end.op is not Ops.STORE:
+            end = self.user[end]
+        return self.position[end] > self.next_store.get(load, len(self.linear.src))
+
+    def plan_order(self) -> None:
+        """Where each node stands, and for each load where its ALLOC is stored to next."""
+        self.position = {u: k for k, u in enumerate(self.linear.src)}
+        stored: dict[UOp, int] = {}
+        for k in range(len(self.linear.src) - 1, -1, -1):
+            u = self.linear.src[k]
+            if u.op in (Ops.LOAD, Ops.STORE):
+                memory = self.memory(u.src[0].src[0])[1]
+                if u.op is Ops.STORE:
+                    stored[memory] = k
+                elif memory in stored:
+                    self.next_store[u] = stored[memory]
 
     def plan_uses(self) -> None:
         """Count uses, and note the loop body in which each node and its last user stand."""
@@ -375,6 +405,7 @@ class _Function:
                 if u.op is not Ops.AFTER:
                     self.uses[s] = self.uses.get(s, 0) + (2 if u.op is Ops.INDEX and u.src[1].dtype.count > 1 else 1)
                     self.user_scope[s] = loops[-1]
+                    self.user[s] = u
             if u.op is Ops.RANGE:
                 loops.append(u)
             elif u.op is Ops.END:
@@ -406,6 +437,7 @@ class _Function:
 
     def print(self) -> str:
         self.plan_uses()
+        self.plan_order()
         for u in self.linear.src:
             if u.op in (Ops.BUFFER, Ops.ALLOC):
                 self.memory(u)
