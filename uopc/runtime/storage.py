@@ -16,8 +16,9 @@ from uopc.dtype import DType
 from uopc.ops import Ops, ParamArg
 from uopc.uop import UOp
 
-# Slots of tensor graphs only tell arrays apart; a plan numbers its own from 0.
-_slots = itertools.count()
+# Slots of tensor graphs only tell arrays apart.  They keep clear of the small numbers that plans and kernels use: a BUFFER of a cached plan
+# must never be the node of an array, or the plan would keep that array and all its results alive.
+_slots = itertools.count(1 << 32)
 
 
 @dataclass(frozen=True, eq=False)
