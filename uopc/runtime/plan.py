@@ -154,7 +154,7 @@ def realize(roots: list[UOp], options: Options | None = None) -> list[UOp]:
         planned = time.perf_counter()
         results = [_result(dtype, shape) for dtype, shape in made.plan.outs]
         # inputs are in the order in which the plan met them, which may be another than that of the numbers
-        inputs = [storages[k].array.ctypes.data for k in made.plan.input_numbers]
+        inputs = [storages[k].address for k in made.plan.input_numbers]
         made.run(inputs, [memory for _, memory in results], debug)
         if debug >= 1:
             spent = f"schedule {(planned - start) * 1e3:.1f} ms, run {(time.perf_counter() - planned) * 1e3:.1f} ms"

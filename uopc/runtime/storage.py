@@ -26,10 +26,12 @@ class Storage:
     """A flat run of elements in memory.
 
     array: one-dimensional and contiguous, of ``dtype.numpy`` (bfloat16 as uint16); it keeps whatever owns the memory alive.
+    address: of its first element.
     """
 
     dtype: DType
     array: np.ndarray[Any, Any]
+    address: int
 
 
 def new_buffer(dtype: DType, shape: tuple[int, ...], array: np.ndarray[Any, Any]) -> UOp:
@@ -37,5 +39,5 @@ def new_buffer(dtype: DType, shape: tuple[int, ...], array: np.ndarray[Any, Any]
     if array.ndim != 1 or array.dtype != dtype.numpy:
         raise TypeError(f"a buffer of {dtype!r} is flat and holds {dtype.numpy}, not {array.dtype} of shape {array.shape}")
     buffer = UOp(Ops.BUFFER, (), ParamArg(next(_slots), dtype, shape))
-    buffer.realized = Storage(dtype, array)
+    buffer.realized = Storage(dtype, array, array.ctypes.data)
     return buffer
