@@ -357,7 +357,7 @@ def compile_source(source: str, flags: Sequence[str] = DEFAULT_FLAGS) -> Library
 
 
 def compile_sources(sources: Sequence[str], flags: Sequence[str] = DEFAULT_FLAGS) -> list[Library]:
-    """As compile_source for each unit, several at once.  Raises the first error, when all have ended."""
+    """As compile_source for each unit, several at once.  After an error no more are started, and it is raised."""
     compiler, all_flags = find_compiler(), tuple(flags)
     units = list(dict.fromkeys(sources))
     done: dict[str, Library] = {}
@@ -365,11 +365,11 @@ def compile_sources(sources: Sequence[str], flags: Sequence[str] = DEFAULT_FLAGS
     waiting = iter(units)
 
     def work() -> None:
-        for unit in iter(lambda: _next(waiting), None):
-            try:
+        try:
+            while not errors and (unit := _next(waiting)) is not None:
                 done[unit] = _find_or_build(compiler, all_flags, unit)
-            except BaseException as error:
-                errors.append(error)
+        except BaseException as error:  # of whichever thread, and Ctrl-C in this one
+            errors.append(error)
 
     threads = [threading.Thread(target=work, daemon=True) for _ in range(min(device().cores, len(units)) - 1)]
     for thread in threads:
