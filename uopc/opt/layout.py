@@ -1,16 +1,17 @@
 """layout: copies that make memory consecutive where a reduction reads it again and again.
 
-In and out: roots of tensor graphs with their STAGEs.  Where a REDUCE reads an operand in strides along the axis on which vector lanes would run, and reads
-it many times, the operand is written down once more (a STAGE) with that axis last: ``q @ k.T`` reads k by columns, and the copy of k.T by rows.
+In and out: roots of tensor graphs with their STAGEs.  Where a REDUCE reads an operand in strides along every axis on which vector lanes could run,
+and reads it many times, the operand is written down once more (a STAGE) with its last output axis consecutive: ``q @ k.T`` reads k by
+columns, and from then on a copy of k.T by rows.
 
-Never copies what is read a few times only, nor where another axis has no strides: the schedule then simply takes that one.
+Never copies what is read a few times only, nor where some output axis has no strides: the schedule then simply takes that one.
 """
 
 from __future__ import annotations
 
 import math
 
-from uopc.ops import ALU, MOVEMENT, AxisType, Level, Ops
+from uopc.ops import ALU, MOVEMENT, AxisType, Level, Ops, ParamArg
 from uopc.rangeify import Ctx, rangeify
 from uopc.simplify import linear_in
 from uopc.uop import UOp, toposort
@@ -19,6 +20,9 @@ from uopc.uop import UOp, toposort
 REUSE = 16
 # Shorter output axes get no lanes worth a copy.
 LEAST_LANES = 8
+
+# How far an address moves with each axis; None: not in equal steps.
+Steps = tuple["int | None", ...]
 
 
 def _operands(x: UOp) -> list[UOp]:
@@ -43,25 +47,22 @@ def _memory(u: UOp) -> UOp | None:
     return u if u.op in (Ops.BUFFER, Ops.STAGE) else None
 
 
-def _steps(operand: UOp) -> list[int | None]:
-    """How far the address moves along each axis (None: not in equal steps)."""
-    ctx = Ctx()
-    idx = tuple(ctx.range(n, AxisType.LOOP) for n in operand.shape)
+def _steps(operand: UOp, known: dict[UOp, Steps]) -> Steps:
+    """The steps of an operand along its axes; ``known`` holds those of operands that differ in their memory only."""
     memory = _memory(operand)
     assert memory is not None
-    flat = UOp(Ops.BUFFER, (), _as_buffer(memory))
-    load = rangeify(operand.substitute({memory: flat}), idx, ctx)
-    found = [linear_in(load.src[0].src[1], r) for r in idx]
-    return [None if f is None else f[1] for f in found]
+    any_memory = UOp(Ops.BUFFER, (), ParamArg(0, memory.dtype, memory.shape))
+    same = operand.substitute({memory: any_memory})
+    if same not in known:
+        ctx = Ctx()
+        idx = tuple(ctx.range(n, AxisType.LOOP) for n in operand.shape)
+        address = rangeify(same, idx, ctx).src[0].src[1]
+        found = [linear_in(address, r) for r in idx]
+        known[same] = tuple(None if f is None else f[1] for f in found)
+    return known[same]
 
 
-def _as_buffer(memory: UOp):  # type: ignore[no-untyped-def]
-    from uopc.ops import ParamArg
-
-    return ParamArg(0, memory.dtype, memory.shape)
-
-
-def _with_axis_last(operand: UOp, axis: int, steps: list[int | None]) -> UOp:
+def _with_axis_last(operand: UOp, axis: int, steps: Steps) -> UOp:
     """``operand`` read from a copy in which ``axis`` is consecutive; axes along which it only repeats are not copied."""
     shape = operand.shape
     once = tuple((0, 1) if step == 0 else (0, n) for step, n in zip(steps, shape))
@@ -72,40 +73,29 @@ def _with_axis_last(operand: UOp, axis: int, steps: list[int | None]) -> UOp:
     return UOp(Ops.EXPAND, (UOp(Ops.PERMUTE, (copy,), back),), shape)
 
 
-def _copies(u: UOp) -> dict[UOp, UOp]:
+def _copies(u: UOp, known: dict[UOp, Steps]) -> dict[UOp, UOp]:
     """For a REDUCE, the operands to read from a copy instead."""
     x, axes = u.src[0], u.arg.axes
-    outputs = [a for a in range(len(x.shape)) if a not in axes and x.shape[a] >= LEAST_LANES]
+    kept = [a for a in range(len(x.shape)) if a not in axes]
+    outputs = [a for a in kept if x.shape[a] >= LEAST_LANES]
     if not outputs or x.op not in ALU:
         return {}
-    operands = {o: _steps(o) for o in _operands(x)}
-    strided = {a: [o for o, steps in operands.items() if steps[a] not in (0, 1)] for a in outputs}
-    if any(not strided[a] for a in outputs):
+    steps = {o: _steps(o, known) for o in _operands(x)}
+    strided = {a: [o for o in steps if steps[o][a] not in (0, 1)] for a in outputs}
+    if not all(strided.values()):
         return {}
-    out = {}
     axis = outputs[-1]
-    for o in strided[axis]:
-        steps = operands[o]
-        reuse = math.prod(x.shape[a] for a in range(len(x.shape)) if a not in axes and steps[a] == 0)
-        if None not in steps and reuse >= REUSE:
-            out[o] = _with_axis_last(o, axis, steps)
-    return out
+    reuse = {o: math.prod(x.shape[a] for a in kept if steps[o][a] == 0) for o in strided[axis]}
+    return {o: _with_axis_last(o, axis, steps[o]) for o, n in reuse.items() if n >= REUSE and None not in steps[o]}
 
 
 def layout_pass(roots: list[UOp]) -> list[UOp]:
     """``roots`` with the copies that pay."""
-    replaced: dict[UOp, UOp] = {}
-    for u in toposort(roots):
-        if u.op is not Ops.REDUCE:
-            continue
-        copies = _copies(u)
-        if copies:
-            replaced[u] = u.replace(src=(u.src[0].substitute(copies),))
-    if not replaced:
-        return list(roots)
-    return UOp.wrap(roots, list(replaced), lambda u: _again(u))
+    known: dict[UOp, Steps] = {}
+    reads = [u for u in toposort(roots) if u.op is Ops.REDUCE]
 
+    def read_copies(u: UOp) -> UOp:
+        copies = _copies(u, known)
+        return u.replace(src=(u.src[0].substitute(copies),)) if copies else u
 
-def _again(u: UOp) -> UOp:
-    """The copies of a REDUCE whose sources may hold copies of their own by now."""
-    return u.replace(src=(u.src[0].substitute(_copies(u)),))
+    return UOp.wrap(roots, reads, read_copies) if reads else list(roots)

@@ -79,7 +79,7 @@ cdef class Engine:
             return found
         stack = [self.open(first)]
         while stack:
-            frame = <Frame>stack[-1]
+            frame = <Frame>stack[len(stack) - 1]
             ready = True
             for request in frame.waits:
                 if (<UOp>(<tuple>request)[0]).code != C_CONST and request not in memo:
