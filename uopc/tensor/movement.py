@@ -6,6 +6,7 @@ Nothing here computes; ``axis`` is the one name for an axis, -1 the last.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from uopc.dtype import promote
@@ -54,16 +55,15 @@ class Movement(Casts):
             raise ValueError(
                 f"flatten from axis {start} to {end} of shape {self.shape}: the first comes after the last"
             )
-        size = 1
-        for n in shape[first : last + 1]:
-            size *= n
-        return self._of(reshape(self.uop, shape[:first] + (size,) + shape[last + 1 :]))
+        return self._of(reshape(self.uop, shape[:first] + (prod(shape[first : last + 1]),) + shape[last + 1 :]))
 
     def unflatten(self, axis: int, sizes: Sequence[int]) -> Self:
         """One axis as several, whose sizes (one may be -1) multiply to its size."""
         at = one_axis(axis, self.ndim)
         inner = resolve_reshape((self.shape[at],), integers((tuple(sizes),), "a size"))
-        return self._of(reshape(self.uop, resolve_reshape(self.shape, self.shape[:at] + inner + self.shape[at + 1 :])))
+        if prod(inner) != self.shape[at]:
+            raise ValueError(f"cannot unflatten axis {at} of shape {self.shape}, of size {self.shape[at]}, to {inner}")
+        return self._of(reshape(self.uop, self.shape[:at] + inner + self.shape[at + 1 :]))
 
     def squeeze(self, axis: Axes = None) -> Self:
         """Without its axes of size 1, or without those given.  As PyTorch, a given axis of another size stays."""

@@ -1,0 +1,142 @@
+"""Functions of one tensor against NumPy, and activations against their definitions."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from tensors import ALL, FLOATS, same, sample, special
+
+from uopc import Tensor, dtypes
+
+FLOAT_FUNCTIONS = {
+    "sqrt": np.sqrt, "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log2": np.log2, "log1p": np.log1p,
+    "sin": np.sin, "cos": np.cos, "tan": np.tan, "tanh": np.tanh,
+}  # fmt: skip
+erf = np.vectorize(math.erf)
+
+
+@pytest.mark.parametrize("name", FLOAT_FUNCTIONS)
+def test_float_functions(name):
+    for dtype in ALL:
+        a = sample(dtype)
+        with np.errstate(all="ignore"):
+            same(getattr(Tensor(a), name)(), FLOAT_FUNCTIONS[name](a))
+    for dtype in FLOATS:
+        x = special(dtype)
+        with np.errstate(all="ignore"):
+            same(getattr(Tensor(x), name)(), FLOAT_FUNCTIONS[name](x))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_roots_and_reciprocals(dtype):
+    x = special(dtype)
+    t = Tensor(x)
+    with np.errstate(all="ignore"):
+        same(t.square(), x * x)
+        same(t.rsqrt(), 1 / np.sqrt(x))
+        same(t.reciprocal(), 1 / x)
+        same(t.erf(), erf(x).astype(dtype))
+    assert Tensor([1, 2]).rsqrt().dtype is dtypes.float64
+    same(Tensor([2, 4]).reciprocal(), [0.5, 0.25])
+
+
+@pytest.mark.parametrize("dtype", ALL)
+def test_signs_and_rounding(dtype):
+    a = special(dtype) if dtype in FLOATS else sample(dtype)
+    t = Tensor(a)
+    same(t.abs(), np.abs(a))
+    same(abs(t), np.abs(a))
+    same(t.square(), np.square(a) if dtype != "bool" else a)
+    for name in ("floor", "ceil", "trunc"):
+        same(getattr(t, name)(), getattr(np, name)(a) if dtype in FLOATS else a)
+    same(t.round(), np.round(a) if dtype in FLOATS else a)
+    same(round(t), np.round(a) if dtype in FLOATS else a)
+    if dtype == "bool":
+        with pytest.raises(TypeError, match="sign is not defined for bool"):
+            t.sign()
+    else:
+        same(t.sign(), np.sign(a))
+        same(+t, a)
+    same(t.isnan(), np.isnan(a))
+    same(t.isinf(), np.isinf(a))
+    same(t.isfinite(), np.isfinite(a))
+
+
+def test_round_to_decimals():
+    x = np.array([1.25, -2.675, 1234.5678, 0.5, np.nan])
+    same(Tensor(x).round(2), np.round(x, 2))
+    same(Tensor(x).round(-2), np.round(x, -2))
+    with pytest.raises(TypeError, match="int64"):
+        Tensor([123]).round(-1)
+    with pytest.raises(TypeError, match="number of decimals"):
+        Tensor(x).round(0.5)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_activations(dtype):
+    x = np.array([-1e4, -200, -88, -20, -3, -0.5, 0, 0.5, 3, 19, 21, 88, 200, 1e4, np.inf, np.nan]).astype(dtype)
+    t, w = Tensor(x), x.astype(np.float64)
+    wide = 3e-2 if dtype == "float16" else 1e-5 if dtype == "float32" else 1e-12
+    with np.errstate(all="ignore"):
+        sigmoid = 1 / (1 + np.exp(-w))
+        softplus = np.where(w > 20, w, np.log1p(np.exp(w)))
+        cubic = np.sqrt(2 / np.pi) * (w + 0.044715 * w**3)
+    same(t.relu(), np.maximum(x, 0))
+    same(t.sigmoid(), sigmoid.astype(dtype), wide)
+    same(t.silu(), (w * sigmoid).astype(dtype), wide)
+    same(t.softplus(), softplus.astype(dtype), wide)
+    with np.errstate(all="ignore"):
+        same(t.softplus(beta=2, threshold=10), np.where(2 * w > 10, w, np.log1p(np.exp(2 * w)) / 2).astype(dtype), wide)
+        same(t.gelu(), (0.5 * w * (1 + erf(w / np.sqrt(2)))).astype(dtype), wide)
+        if dtype != "float16":  # where the cube overflows
+            same(t.gelu(approximate="tanh"), (0.5 * w * (1 + np.tanh(cubic))).astype(dtype), wide)
+    with pytest.raises(ValueError, match=r"approximate='fast'.*\"none\""):
+        t.gelu("fast")
+
+
+def test_activations_of_integers():
+    a = sample("int8")
+    assert Tensor(a).sigmoid().dtype is dtypes.float16
+    same(Tensor(a).relu(), np.maximum(a, 0))
+    same(Tensor(sample("bool")).relu(), sample("bool"))
+    assert Tensor(sample("int64")).gelu().dtype is dtypes.float64
+
+
+def test_negative_infinity_stays_quiet():
+    x = Tensor(np.float32([-np.inf]))
+    assert x.sigmoid().item() == 0
+    assert x.softplus().item() == 0
+    assert x.relu().item() == 0
+
+
+def test_casts():
+    a = np.array([-2.5, -0.5, 0, 0.49, 3.99])
+    t = Tensor(a)
+    for name, method in (("float16", "half"), ("float32", "float"), ("float64", "double"), ("int32", "int"), ("int64", "long"), ("bool", "bool")):
+        same(getattr(t, method)(), a.astype(name))
+        same(t.cast(name), a.astype(name))
+        same(t.cast(np.dtype(name)), a.astype(name))
+    assert t.bfloat16().dtype is dtypes.bfloat16
+    assert t.cast(dtypes.bfloat16).numpy().tolist() == [-2.5, -0.5, 0, 0.490234375, 3.984375]
+    same(Tensor(3).cast("float32"), np.float32(3))
+    same(Tensor(np.nan).cast("bool"), True)
+    with pytest.raises(TypeError, match="'complex64' is not a dtype; accepted are"):
+        t.cast("complex64")
+
+
+def test_bitcasts():
+    a = sample("float32")
+    same(Tensor(a).bitcast("uint32"), a.view(np.uint32))
+    same(Tensor(a).bitcast("uint32").bitcast("float32"), a)
+    with pytest.raises(TypeError, match="sizes differ"):
+        Tensor(a).bitcast("int64")
+
+
+@pytest.mark.parametrize("shape", [(0,), (), (1, 1), (3, 0, 2)])
+def test_odd_shapes(shape):
+    a = sample("float32", shape)
+    same(Tensor(a).exp(), np.exp(a))
+    same(Tensor(a).isnan(), np.isnan(a))
+    same(Tensor(a).gelu() * 0, np.zeros(shape, np.float32))
