@@ -1,7 +1,7 @@
 """Data types: one interned object per type, vector forms of it, and NumPy's promotion.
 
-A ``DType`` is compared by identity.  ``dtypes`` is the namespace of all scalar types; ``d.vec(n)`` is the type of a register
-that holds ``n`` values of ``d`` side by side and exists in loop programs only.  ``index`` is the type of loop
+A ``DType`` is compared by identity.  ``dtypes`` is the namespace of all scalar types; ``d.vec(n)`` is the type of a
+register that holds ``n`` values of ``d`` side by side and exists in loop programs only.  ``index`` is the type of loop
 counters and addresses: 64 bits, signed, never stored.
 """
 
@@ -15,7 +15,8 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DType:
-    """One element type.  ``kind`` is 'b' bool, 'i' signed, 'u' unsigned, 'f' float, 'v' void; ``itemsize`` is in bytes."""
+    """One element type.  ``kind`` is 'b' bool, 'i' signed, 'u' unsigned, 'f' float, 'v' void; ``itemsize`` is in
+    bytes."""
 
     name: str
     kind: str
@@ -212,7 +213,8 @@ def promote(a: DType, b: DType) -> DType:
 
 
 def promote_scalar(a: DType, value: bool | int | float) -> DType:
-    """The type of an operation between an array of type ``a`` and a Python scalar, as NumPy 2 (NEP 50): the scalar is weak."""
+    """The type of an operation between an array of type ``a`` and a Python scalar, as NumPy 2 (NEP 50): the scalar is
+    weak."""
     if isinstance(value, bool):
         return a
     if isinstance(value, int):

@@ -1,13 +1,16 @@
 """kernelize: decide which values are written down.
 
-In: a SINK of tensor expressions.  Out: the same graph with ``STAGE(x, Level.KERNEL)`` around every value that gets a buffer: the roots, and each
-value for which writing it down is predicted to be cheaper than computing it again wherever it is used.  ``split`` then makes a kernel of each.
+In: a SINK of tensor expressions.  Out: the same graph with ``STAGE(x, Level.KERNEL)`` around every value that gets a
+buffer: the roots, and each value for which writing it down is predicted to be cheaper than computing it again wherever
+it is used.  ``split`` then makes a kernel of each.
 
-The question is asked from the roots downwards.  An *instance* of a node is a use of it by a kernel at an index; the index is known only by the
-loops that each of its axes depends on, which is enough to tell how often the node would be computed there: once for every iteration of
-the loops around the innermost loop that it mentions.  Recompute factors decide, not operator names.
+The question is asked from the roots downwards.  An *instance* of a node is a use of it by a kernel at an index; the
+index is known only by the
+loops that each of its axes depends on, which is enough to tell how often the node would be computed there: once for
+every iteration of the loops around the innermost loop that it mentions.  Recompute factors decide, not operator names.
 
-Never moves a cut that the options ask for: ``fuse_reduce=False`` cuts at every REDUCE, True at none and at no broadcast.
+Never moves a cut that the options ask for: ``fuse_reduce=False`` cuts at every REDUCE, True at none and at no
+broadcast.
 """
 
 from __future__ import annotations
@@ -43,7 +46,21 @@ SPLIT_PART = 1 << 15
 SPLIT_MAX_PARTS = 256
 
 _DEAR = frozenset(
-    {Ops.EXP, Ops.EXP2, Ops.EXPM1, Ops.LOG, Ops.LOG2, Ops.LOG1P, Ops.SIN, Ops.COS, Ops.TAN, Ops.TANH, Ops.ERF, Ops.POW, Ops.FMOD}
+    {
+        Ops.EXP,
+        Ops.EXP2,
+        Ops.EXPM1,
+        Ops.LOG,
+        Ops.LOG2,
+        Ops.LOG1P,
+        Ops.SIN,
+        Ops.COS,
+        Ops.TAN,
+        Ops.TANH,
+        Ops.ERF,
+        Ops.POW,
+        Ops.FMOD,
+    }
 )
 _CHOICE = frozenset({Ops.STACK, Ops.CAT})
 
@@ -200,7 +217,9 @@ class _Cuts:
         if u.op in ALU and any(kernel.ops > MAX_KERNEL_OPS for kernel, _ in uses):
             return True
         if u.op is Ops.REDUCE:
-            return self.fuse_reduce is False or (self.fuse_reduce is None and (len(uses) > MAX_INSTANCES or self.recompute_loses(u)))
+            return self.fuse_reduce is False or (
+                self.fuse_reduce is None and (len(uses) > MAX_INSTANCES or self.recompute_loses(u))
+            )
         if u.op not in ALU and u.op is not Ops.GATHER:
             return False
         if len(uses) > MAX_INSTANCES:
@@ -210,7 +229,9 @@ class _Cuts:
         return self.fuse_reduce is not True and self.broadcast(u)
 
     def cheap_choice(self, u: UOp) -> bool:
-        return len(u.src) <= MAX_INLINE_SOURCES and all(self.costs.below(s) <= 8 * ALU_TIME + s.dtype.itemsize * BYTE_TIME for s in u.src)
+        return len(u.src) <= MAX_INLINE_SOURCES and all(
+            self.costs.below(s) <= 8 * ALU_TIME + s.dtype.itemsize * BYTE_TIME for s in u.src
+        )
 
     def evaluations(self, u: UOp) -> int:
         return sum(kernel.evaluations(axes) for kernel, axes in self.instances[u])
@@ -233,11 +254,14 @@ class _Cuts:
 
     def last_before_broadcast(self, u: UOp) -> bool:
         """Whether a user repeats ``u``: the cut belongs at the end of a chain, not at each step of it."""
-        return any(kernel.evaluations(axes) >= BROADCAST_FACTOR * math.prod(u.shape) for kernel, axes in self.instances[u])
+        return any(
+            kernel.evaluations(axes) >= BROADCAST_FACTOR * math.prod(u.shape) for kernel, axes in self.instances[u]
+        )
 
 
 def _from_nothing(u: UOp) -> bool:
-    """Whether a value reads no memory and is cheap: a mask or a position, which is an index expression and never materialises."""
+    """Whether a value reads no memory and is cheap: a mask or a position, which is an index expression and never
+    materialises."""
     seen, stack = {u}, [u]
     while stack:
         top = stack.pop()
@@ -253,7 +277,8 @@ def _from_nothing(u: UOp) -> bool:
 
 
 def split_reductions(roots: list[UOp]) -> list[UOp]:
-    """Large reductions to few results in two steps, the first of fixed parts, so that threads share it and any number gives the same bits."""
+    """Large reductions to few results in two steps, the first of fixed parts, so that threads share it and any number
+    gives the same bits."""
     targets = [u for u in toposort(roots) if u.op is Ops.REDUCE and _parts(u) > 1]
     return UOp.wrap(roots, targets, _in_parts) if targets else roots
 
@@ -293,7 +318,8 @@ def _slice(x: UOp, axis: int, first: int, last: int) -> UOp:
 
 
 def stage_broadcast_compute(roots: list[UOp], factor: int = BROADCAST_FACTOR) -> list[UOp]:
-    """``roots`` with a STAGE under each EXPAND that repeats a computed value at least ``factor`` times, and saves enough work by it."""
+    """``roots`` with a STAGE under each EXPAND that repeats a computed value at least ``factor`` times, and saves
+    enough work by it."""
     costs = _Costs(toposort(roots))
     targets: dict[UOp, None] = {}
     for u in toposort(roots):

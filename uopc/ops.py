@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from enum import Enum, Flag, IntEnum, auto
 from typing import Any, NamedTuple
 
-from uopc.dtype import DType, dtypes
+from uopc.dtype import DType
 
 
 class Ops(IntEnum):
     """Every operation.  The order of the groups matters to nobody but the reader."""
 
-    def _generate_next_value_(name, start, count, last_values):  # noqa: N805 - the signature that enum asks for
+    @staticmethod
+    def _generate_next_value_(name: str, start: int, count: int, last_values: list[int]) -> int:
         return count
 
     __str__ = IntEnum.__repr__
@@ -146,7 +147,8 @@ class ViewArg(NamedTuple):
 
 
 class ReduceArg(NamedTuple):
-    """How a REDUCE combines, and over which axes of its operand (none in a loop program: there the sources name the RANGEs)."""
+    """How a REDUCE combines, and over which axes of its operand (none in a loop program: there the sources name the
+    RANGEs)."""
 
     op: Ops
     axes: tuple[int, ...]
@@ -256,7 +258,9 @@ TABLE: dict[Ops, OpInfo] = {
     Ops.AFTER: _structure(1, None, DTypeRule.FIRST, LOOPS),
     Ops.END: _structure(1, None, DTypeRule.VOID, LOOPS),
     Ops.REDUCE: _structure(1, None, DTypeRule.FIRST, Stage.ALL, ReduceArg),
-    Ops.HREDUCE: _structure(1, 1, DTypeRule.GIVEN, Stage.LOOP | Stage.REGISTER | Stage.LINEAR, Ops),  # the lanes of a vector, in halves
+    Ops.HREDUCE: _structure(
+        1, 1, DTypeRule.GIVEN, Stage.LOOP | Stage.REGISTER | Stage.LINEAR, Ops
+    ),  # the lanes of a vector, in halves
     Ops.STAGE: _structure(1, 1, DTypeRule.FIRST, Stage.TENSOR | Stage.LOOP, Level),
     Ops.RESHAPE: _movement(tuple),  # the new shape
     Ops.EXPAND: _movement(tuple),  # the new shape; axes of size 1 grow
@@ -326,12 +330,12 @@ COMPARE = frozenset({Ops.CMPLT, Ops.CMPLE, Ops.CMPEQ, Ops.CMPNE})
 def identity(op: Ops, dtype: DType) -> bool | int | float:
     """The element that leaves a reduction by ``op`` unchanged, as a Python value of type ``dtype``."""
     if op is Ops.MAX:
-        return dtype.min  # type: ignore[no-any-return]
+        return dtype.min
     if op is Ops.MIN:
-        return dtype.max  # type: ignore[no-any-return]
+        return dtype.max
     if op is Ops.AND:
         return True if dtype.is_bool else -1 if dtype.kind == "i" else dtype.max
     one_or_zero = {Ops.ADD: 0, Ops.MUL: 1, Ops.OR: 0, Ops.XOR: 0}
     if op not in one_or_zero:
         raise ValueError(f"{op!r} cannot reduce; accepted are ADD MUL MAX MIN AND OR XOR")
-    return dtype.convert(one_or_zero[op])  # type: ignore[no-any-return]
+    return dtype.convert(one_or_zero[op])

@@ -20,7 +20,8 @@ from typing import Any
 class Options:
     """What changes generated code.
 
-    fuse_reduce: None lets the cost model choose, False cuts at every REDUCE, True never writes a reduction's input down.
+    fuse_reduce: None lets the cost model choose, False cuts at every REDUCE, True never writes a reduction's input
+    down.
     opt: an object with ``layout(roots)`` and ``lower(body, out)``, or None for the built-in schedules.
     batch_invariant: a row's bits do not depend on the rows beside it.
     """
@@ -59,7 +60,8 @@ def _integer(name: str, default: int | None, least: int = 0) -> int | None:
 
 
 def _omp_threads() -> int | None:
-    """OMP_NUM_THREADS may be a list, one number a nesting level; the first one counts.  It is not ours: what makes no sense is ignored."""
+    """OMP_NUM_THREADS may be a list, one number a nesting level; the first one counts.  It is not ours: what makes no
+    sense is ignored."""
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     return int(first) if first.isdigit() and int(first) > 0 else None
 

@@ -1,7 +1,8 @@
 """The pipeline: the stages in order, and everything that is done around them.
 
-``TENSOR_STAGES`` and ``KERNEL_STAGES`` are the whole order.  They alone drive verifying (UOPC_VERIFY=1), dumping (UOPC_DUMP=stage) and timing; a pass does
-none of these itself.  ``make_plan`` takes tensor graphs to a ``Plan``: kernels as C text, with their arguments and temporaries.
+``TENSOR_STAGES`` and ``KERNEL_STAGES`` are the whole order.  They alone drive verifying (UOPC_VERIFY=1), dumping
+(UOPC_DUMP=stage) and timing; a pass does none of these itself.  ``make_plan`` takes tensor graphs to a ``Plan``:
+kernels as C text, with their arguments and temporaries.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from uopc.runtime.device import Device, device
 from uopc.simplify import simplify
 from uopc.uop import DType, UOp, format_graph, sink, toposort
 
-# STACKs and CATs of more sources than this are written by several kernels, so that no kernel has thousands of arguments.
+# STACKs and CATs of more sources than this are written by several kernels, so that no kernel has thousands of
+# arguments.
 GROUP = 32
 
 
@@ -154,7 +156,8 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Call:
-    """A kernel at work in a plan: for each of its slots a buffer of the plan, and where in it the slot begins, in elements."""
+    """A kernel at work in a plan: for each of its slots a buffer of the plan, and where in it the slot begins, in
+    elements."""
 
     kernel: Kernel
     buffers: tuple[tuple[int, int], ...]
@@ -165,8 +168,10 @@ class Plan:
     """What one realize does.
 
     Buffers are numbered: inputs (in the order of ``inputs``), then outputs, then temporaries.
-    inputs: (dtype, elements) of each array read.  outs: (dtype, shape) of each result.  temps: (dtype, elements) of each temporary.
-    results: for each root, the number of the buffer that holds it.  input_numbers: the slot that each input had in the graph.
+    inputs: (dtype, elements) of each array read.  outs: (dtype, shape) of each result.  temps: (dtype, elements) of
+    each temporary.
+    results: for each root, the number of the buffer that holds it.  input_numbers: the slot that each input had in the
+    graph.
     """
 
     calls: list[Call]
@@ -269,7 +274,8 @@ class _Split:
     def write_run(self, out: UOp, parts: list[UOp], axis: int, at: int) -> None:
         """Parts of one shape, side by side along ``axis`` from ``at`` on.
 
-        Along the first axis they are a buffer of their own that begins further on, so that runs of equal parts are one kernel.
+        Along the first axis they are a buffer of their own that begins further on, so that runs of equal parts are one
+        kernel.
         """
         size, count = parts[0].shape[axis], len(parts)
         target, offset = out, 0
@@ -317,16 +323,12 @@ def compile_kernel(root: UOp, settings: Settings) -> Kernel:
     return found
 
 
-def make_plan(roots: list[UOp], fuse_reduce: bool | None | str = "default", opt: Any = "default") -> Plan:
+def make_plan(roots: list[UOp], **fields: Any) -> Plan:
     """The plan that computes ``roots`` (tensor graphs).
 
-    fuse_reduce, opt: as in ``Options``; where not given, the options in force.
+    fields: ``fuse_reduce``, ``opt`` and the other fields of ``Options``; where not given, those in force.
     """
-    options = current(Options())
-    if fuse_reduce != "default":
-        options = replace(options, fuse_reduce=fuse_reduce)
-    if opt != "default":
-        options = replace(options, opt=opt)
+    options = replace(current(Options()), **fields)
     return plan_for(sink(*(r if r.op is Ops.STAGE else UOp(Ops.STAGE, (r,), Level.KERNEL) for r in roots)), options)
 
 
@@ -334,5 +336,3 @@ def plan_for(root: UOp, options: Options) -> Plan:
     """The plan of a SINK whose sources are STAGEs."""
     settings = Settings(options, device())
     return _Split(run_stages(TENSOR_STAGES, root, settings), settings).run()
-
-

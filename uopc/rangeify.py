@@ -1,10 +1,12 @@
 """rangeify: tensor operations become loops and index expressions.
 
 In: a kernel, ``SINK(STORE(target, body), ...)`` of tensor operations over BUFFERs.
-Out: a loop program, ``SINK(END(STORE(INDEX, value), ranges...))``, in which movement ops are gone and each REDUCE names its RANGEs.
+Out: a loop program, ``SINK(END(STORE(INDEX, value), ranges...))``, in which movement ops are gone and each REDUCE names
+its RANGEs.
 
-Guarantees: every index is simplified before anything asks what it depends on (else an accumulator may land in a loop that its index only
-seems to mention); memory under a PAD is read only where the pad does not apply; a value is built once for each index at which it is used.
+Guarantees: every index is simplified before anything asks what it depends on (else an accumulator may land in a loop
+that its index only seems to mention); memory under a PAD is read only where the pad does not apply; a value is built
+once for each index at which it is used.
 Never decides sizes: those come in ``Opts``.
 """
 
@@ -31,7 +33,8 @@ class Opts:
     upcast: output axis -> how many of its elements one iteration computes in registers.
     unroll: how many steps of the innermost reduction one iteration takes.
     thread: the output axis whose loop the threads share, or several, which are merged.
-    vector: the output axis along which vector lanes run, and ``lanes`` how many; its upcast counts elements, not vectors.
+    vector: the output axis along which vector lanes run, and ``lanes`` how many; its upcast counts elements, not
+    vectors.
     reduce_lanes: vector lanes along the innermost reduced axis (1: none).
     reduce_block: how many iterations of a reduction are summed before they join the sum of blocks (0: all at once).
     order: the output axes in loop order, outermost first (None: as they come).
@@ -83,7 +86,7 @@ class Ctx:
 
     def simplify(self, expr: UOp) -> UOp:
         """An equal index expression in canonical form."""
-        return self.simplifier.simplify(expr)  # type: ignore[no-any-return]
+        return self.simplifier.simplify(expr)
 
 
 ZERO = UOp.const(0)
@@ -111,7 +114,8 @@ def _reshape(u: UOp, idx: Idx, ctx: Ctx) -> Idx:
 
 
 def _regroup(idx: Idx, new: tuple[int, ...], old: tuple[int, ...], ctx: Ctx) -> list[UOp]:
-    """Indices over the sizes ``old`` of the element that ``idx`` names over the sizes ``new``; the products are equal."""
+    """Indices over the sizes ``old`` of the element that ``idx`` names over the sizes ``new``; the products are
+    equal."""
     wide_new = [k for k, n in enumerate(new) if n != 1]
     wide_old = [k for k, n in enumerate(old) if n != 1]
     if len(wide_new) == len(wide_old) == 1:
@@ -128,7 +132,8 @@ def _regroup(idx: Idx, new: tuple[int, ...], old: tuple[int, ...], ctx: Ctx) -> 
 
 
 def simplify_index(expr: UOp, ctx: Ctx) -> UOp:
-    """What the reshape rule asks of an index before anything looks at what it depends on: ``((i*N + j)//N) % N`` is i."""
+    """What the reshape rule asks of an index before anything looks at what it depends on: ``((i*N + j)//N) % N`` is
+    i."""
     return ctx.simplify(expr)
 
 
@@ -272,7 +277,8 @@ def _without_lanes(opts: Opts) -> Opts:
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of a reduced axis: from ``start``, ``blocks`` times ``trips`` iterations of ``unroll`` steps of ``lanes`` elements."""
+    """A part of a reduced axis: from ``start``, ``blocks`` times ``trips`` iterations of ``unroll`` steps of ``lanes``
+    elements."""
 
     start: int
     blocks: int
@@ -282,7 +288,8 @@ class Segment:
 
 
 def _segments(size: int, opts: Opts) -> list[Segment]:
-    """Cut an axis so that each part is a plain loop nest: what does not fill a block or a step gets a loop of its own."""
+    """Cut an axis so that each part is a plain loop nest: what does not fill a block or a step gets a loop of its
+    own."""
     lanes = min(opts.reduce_lanes, _power_of_two_below(size))
     unroll = max(1, min(opts.unroll, size // lanes))
     trips = size // (lanes * unroll)
@@ -352,11 +359,12 @@ VALUES: dict[Ops, Callable[[UOp, Idx, UOp | None, Ctx], tuple[list[Request], Com
 
 def rangeify(u: UOp, idx: Idx, ctx: Ctx) -> UOp:
     """The value of tensor node ``u`` at ``idx`` (an index expression an axis), as a loop-program expression."""
-    return ctx.engine.run(u, tuple(idx))  # type: ignore[no-any-return]
+    return ctx.engine.run(u, tuple(idx))
 
 
 def lower(body: UOp, out: UOp, ctx: Ctx) -> UOp:
-    """A kernel that writes ``body`` to the buffer ``out`` (of as many elements), as a loop program with the sizes of ``ctx.opts``."""
+    """A kernel that writes ``body`` to the buffer ``out`` (of as many elements), as a loop program with the sizes of
+    ``ctx.opts``."""
     target = out if out.shape == body.shape else UOp(Ops.RESHAPE, (out,), body.shape)
     return lower_stores([(target, body)], ctx)
 
@@ -374,7 +382,8 @@ def lower_stores(stores: list[tuple[UOp, UOp]], ctx: Ctx) -> UOp:
 
 
 def _output_axes(shape: tuple[int, ...], ctx: Ctx) -> tuple[Idx, list[UOp], list[UOp]]:
-    """Index expressions of the output's axes, the loops (THREAD first) and the register ranges that they are made of."""
+    """Index expressions of the output's axes, the loops (THREAD first) and the register ranges that they are made
+    of."""
     opts = ctx.opts
     trips = {a: -(-n // _tile(a, n, opts)) for a, n in enumerate(shape)}
     loops: dict[int, UOp] = {}
@@ -415,8 +424,8 @@ def _tile(axis: int, size: int, opts: Opts) -> int:
 def _tile_index(axis: int, size: int, loop: UOp, ctx: Ctx) -> tuple[UOp, list[UOp]]:
     """The index along an axis, and its register ranges.
 
-    Where the tile does not divide the axis, the last tile starts early and computes some elements again: the same values, so that
-    no tail code is needed.
+    Where the tile does not divide the axis, the last tile starts early and computes some elements again: the same
+    values, so that no tail code is needed.
     """
     tile, lanes = _tile(axis, size, ctx.opts), _lanes(axis, size, ctx.opts)
     at = loop * tile

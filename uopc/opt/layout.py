@@ -1,10 +1,12 @@
 """layout: copies that make memory consecutive where a reduction reads it again and again.
 
-In and out: roots of tensor graphs with their STAGEs.  Where a REDUCE reads an operand in strides along every axis on which vector lanes could run,
-and reads it many times, the operand is written down once more (a STAGE) with its last output axis consecutive: ``q @ k.T`` reads k by
-columns, and from then on a copy of k.T by rows.
+In and out: roots of tensor graphs with their STAGEs.  Where a REDUCE reads an operand in strides along every axis on
+which vector lanes could run,
+and reads it many times, the operand is written down once more (a STAGE) with its last output axis consecutive: ``q @
+k.T`` reads k by columns, and from then on a copy of k.T by rows.
 
-Never copies what is read a few times only, nor where some output axis has no strides: the schedule then simply takes that one.
+Never copies what is read a few times only, nor where some output axis has no strides: the schedule then simply takes
+that one.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ Steps = tuple["int | None", ...]
 
 
 def _operands(x: UOp) -> list[UOp]:
-    """The memory that a reduced value is computed from: BUFFERs and STAGEs under movement ops only, as seen at the shape of ``x``."""
+    """The memory that a reduced value is computed from: BUFFERs and STAGEs under movement ops only, as seen at the
+    shape of ``x``."""
     out: dict[UOp, None] = {}
     seen, stack = {x}, [x]
     while stack:
@@ -63,7 +66,8 @@ def _steps(operand: UOp, known: dict[UOp, Steps]) -> Steps:
 
 
 def _with_axis_last(operand: UOp, axis: int, steps: Steps) -> UOp:
-    """``operand`` read from a copy in which ``axis`` is consecutive; axes along which it only repeats are not copied."""
+    """``operand`` read from a copy in which ``axis`` is consecutive; axes along which it only repeats are not
+    copied."""
     shape = operand.shape
     once = tuple((0, 1) if step == 0 else (0, n) for step, n in zip(steps, shape))
     order = (*[a for a in range(len(shape)) if a != axis], axis)

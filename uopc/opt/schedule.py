@@ -1,11 +1,11 @@
 """schedule: choose the sizes of a kernel's loops from its loop nest.
 
-In: a kernel of tensor operations, ``SINK(STORE(target, body), ...)``.  Out: the same kernel (perhaps with its axes merged into one), with ``Opts`` in its
-KernelInfo.
+In: a kernel of tensor operations, ``SINK(STORE(target, body), ...)``.  Out: the same kernel (perhaps with its axes
+merged into one), with ``Opts`` in its KernelInfo.
 
-The kernel is ranged once with plain loops, and the step of every memory access along every loop is read off.  From these alone follow the axis
-of the vector lanes (where memory is consecutive), the register tile (which axes reuse a loaded value), and what the threads share.  Never
-looks at what the kernel is for.
+The kernel is ranged once with plain loops, and the step of every memory access along every loop is read off.  From
+these alone follow the axis of the vector lanes (where memory is consecutive), the register tile (which axes reuse a
+loaded value), and what the threads share.  Never looks at what the kernel is for.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from uopc.ops import AxisType, Flags, KernelInfo, Ops, TABLE
+from uopc.ops import AxisType, KernelInfo, Ops
 from uopc.rangeify import Ctx, Opts, rangeify
 from uopc.runtime.device import Device
 from uopc.simplify import linear_in
 from uopc.uop import UOp, dtypes, toposort
 
-# Accumulators that a reduction without reuse keeps, so that additions overlap: latency times throughput of an FMA is 4 to 8.
+# Accumulators that a reduction without reuse keeps, so that additions overlap: latency times throughput of an FMA is 4
+# to 8.
 INDEPENDENT_SUMS = 4
-# Iterations summed before they join the sum of blocks: the error of a sum grows with its longest chain, not with its length.
+# Iterations summed before they join the sum of blocks: the error of a sum grows with its longest chain, not with its
+# length.
 SUM_BLOCK = 128
 # Vectors of a row that one iteration of a plain elementwise loop computes.
 ELEMENTWISE_VECTORS = 2
@@ -38,7 +40,8 @@ ENOUGH_TRIPS = 16
 
 @dataclass(frozen=True)
 class Access:
-    """One load of a kernel: how far its address moves with each loop (None: not in equal steps), and how often it happens."""
+    """One load of a kernel: how far its address moves with each loop (None: not in equal steps), and how often it
+    happens."""
 
     steps: dict[UOp, int | None]
     times: int
@@ -47,7 +50,8 @@ class Access:
 
 @dataclass(frozen=True)
 class Nest:
-    """A kernel with plain loops: output ranges by axis (None where the size is 1), REDUCEs, accesses, and the values stored."""
+    """A kernel with plain loops: output ranges by axis (None where the size is 1), REDUCEs, accesses, and the values
+    stored."""
 
     shape: tuple[int, ...]
     outputs: tuple[UOp | None, ...]
@@ -79,13 +83,17 @@ def analyse(stores: list[tuple[UOp, UOp]]) -> Nest:
     values = [rangeify(body, idx, ctx) for _, body in stores]
     order = toposort(values)
     mine = {r for r in outputs if r is not None}
-    loads = [
-        Access(_steps(u.src[0]), _trips(u.ranges), bool(set(u.ranges) - mine)) for u in order if u.op is Ops.LOAD
-    ]
-    sizes = [u.dtype.itemsize for u in order if not u.dtype.is_bool and u.dtype not in (dtypes.index, dtypes.void)]
-    sizes = [max(n, 4) if u.dtype.is_half else n for u, n in zip([u for u in order if not u.dtype.is_bool and u.dtype not in (dtypes.index, dtypes.void)], sizes)]
+    loads = [Access(_steps(u.src[0]), _trips(u.ranges), bool(set(u.ranges) - mine)) for u in order if u.op is Ops.LOAD]
     place = rangeify(stores[0][0], idx, ctx).src[0]
-    return Nest(shape, outputs, [u for u in order if u.op is Ops.REDUCE], loads, _steps(place), values, max(sizes, default=1))
+    reduces = [u for u in order if u.op is Ops.REDUCE]
+    return Nest(shape, outputs, reduces, loads, _steps(place), values, max(map(_register_size, order), default=1))
+
+
+def _register_size(u: UOp) -> int:
+    """Bytes of a value in a register: halves are computed as float32, and masks take the width of their neighbours."""
+    if u.dtype.is_bool or u.dtype in (dtypes.index, dtypes.void):
+        return 1
+    return 4 if u.dtype.is_half else u.dtype.itemsize
 
 
 def _gathers(nest: Nest, r: UOp) -> int:
@@ -99,7 +107,7 @@ def _vector_axis(nest: Nest) -> int | None:
     axes = [a for a, r in enumerate(nest.outputs) if r is not None]
     if not axes:
         return None
-    return min(reversed(axes), key=lambda a: _gathers(nest, nest.outputs[a]))  # type: ignore[arg-type]
+    return min(reversed(axes), key=lambda a: _gathers(nest, nest.outputs[a]))
 
 
 def _reduce_lanes(nest: Nest, vector: UOp | None, lanes: int) -> int:
@@ -119,15 +127,21 @@ def _reduce_lanes(nest: Nest, vector: UOp | None, lanes: int) -> int:
 
 
 def _choose_tile(extent_b: int, extent_v: int, lanes: int, registers: int) -> tuple[int, int]:
-    """Rows and vectors of a register tile: least work for what it wastes at the edges, and loads that arithmetic can hide."""
+    """Rows and vectors of a register tile: least work for what it wastes at the edges, and loads that arithmetic can
+    hide."""
 
     def cost(rows: int, vectors: int) -> float:
-        waste = (-(-extent_b // rows) * rows / extent_b) * (-(-extent_v // (vectors * lanes)) * vectors * lanes / max(extent_v, 1))
+        waste = (-(-extent_b // rows) * rows / extent_b) * (
+            -(-extent_v // (vectors * lanes)) * vectors * lanes / max(extent_v, 1)
+        )
         return waste * max(rows * vectors, rows + vectors, 8) / (rows * vectors)
 
     room = registers - registers // 4
     options = [
-        (b, v) for v in (4, 3, 2, 1) for b in (6, 8, 5, 4, 3, 2, 1) if b * v <= room and b <= max(extent_b, 1) and v * lanes <= max(extent_v, lanes)
+        (b, v)
+        for v in (4, 3, 2, 1)
+        for b in (6, 8, 5, 4, 3, 2, 1)
+        if b * v <= room and b <= max(extent_b, 1) and v * lanes <= max(extent_v, lanes)
     ]
     return min(options, key=lambda o: (round(cost(*o), 3), -o[0] * o[1]))
 
@@ -141,7 +155,9 @@ def _tile(nest: Nest, v: int, lanes: int, registers: int) -> dict[int, int]:
     if not any(vector in u.ranges for u in nest.reduces):
         return {v: lanes * ELEMENTWISE_VECTORS, **_transposed(nest, v)}
     # an axis that a vector load does not depend on reuses the load
-    reusing = [b for b, r in enumerate(nest.outputs) if r is not None and b != v and any(r not in a.steps for a in inner)]
+    reusing = [
+        b for b, r in enumerate(nest.outputs) if r is not None and b != v and any(r not in a.steps for a in inner)
+    ]
     if reusing:
         b = max(reusing, key=lambda b: nest.shape[b])
         rows, vectors = _choose_tile(nest.shape[b], nest.shape[v], lanes, registers)
@@ -156,19 +172,20 @@ def _transposed(nest: Nest, v: int) -> dict[int, int]:
     for b, r in enumerate(nest.outputs):
         if r is None or b == v:
             continue
-        if any(a.steps.get(r) == 1 and a.steps.get(vector) not in (0, 1, None) for a in nest.loads):  # type: ignore[arg-type]
+        if any(a.steps.get(r) == 1 and a.steps.get(vector) not in (0, 1, None) for a in nest.loads):
             return {b: min(TRANSPOSE_ROWS, nest.shape[b])}
     return {}
 
 
 def _work(nest: Nest, tile: int) -> int:
     """Simple operations of one register tile."""
-    everything = sum(_trips(u.ranges) for u in toposort(nest.values) if u.op in TABLE and u.ranges)
+    everything = sum(_trips(u.ranges) for u in toposort(nest.values) if u.ranges)
     return tile * everything // max(math.prod(nest.shape), 1)
 
 
 def _threads(nest: Nest, tiles: dict[int, int], v: int | None) -> tuple[int, ...]:
-    """The axes that threads share: those that every reduction depends on, so that nothing is computed once for each of their iterations."""
+    """The axes that threads share: those that every reduction depends on, so that nothing is computed once for each of
+    their iterations."""
     free = [a for a, r in enumerate(nest.outputs) if r is not None and all(r in u.ranges for u in _outer_reduces(nest))]
     trips = {a: -(-nest.shape[a] // tiles.get(a, 1)) for a in free}
     outer = [a for a in free if a != v]
@@ -243,7 +260,12 @@ def _reusing_axis(nest: Nest) -> int | None:
     """An axis that some reduced load does not depend on, if another does: rows of a matrix times one vector."""
     for b, r in enumerate(nest.outputs):
         reduced = [a for a in nest.loads if a.reduced]
-        if r is not None and nest.shape[b] >= 4 and any(r not in a.steps for a in reduced) and any(r in a.steps for a in reduced):
+        if (
+            r is not None
+            and nest.shape[b] >= 4
+            and any(r not in a.steps for a in reduced)
+            and any(r in a.steps for a in reduced)
+        ):
             return b
     return None
 
@@ -261,8 +283,3 @@ def _prefers_reduced_axis(nest: Nest, v: int, lanes: int) -> bool:
     ends = {u.src[-1] for u in touched}
     across = sum(a.times for a in nest.loads if a.reduced and any(a.steps.get(r, 0) not in (0, 1) for r in ends))
     return along > across
-
-
-def associative(op: Ops) -> bool:
-    """Whether a REDUCE may use ``op``."""
-    return bool(TABLE[op].flags & Flags.ASSOCIATIVE)

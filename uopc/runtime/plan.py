@@ -1,7 +1,8 @@
 """Plans at work: tensor graphs in, memory that holds their values out.
 
-A plan is made once for each graph structure (the graph with its arrays numbered, and the options in force) and kept with its compiled kernels and the arena of
-its temporaries.  A later graph of the same structure only allocates its results and launches.
+A plan is made once for each graph structure (the graph with its arrays numbered, and the options in force) and kept
+with its compiled kernels and the arena of its temporaries.  A later graph of the same structure only allocates its
+results and launches.
 """
 
 from __future__ import annotations
@@ -136,11 +137,12 @@ def _result(dtype: DType, shape: tuple[int, ...]) -> tuple[UOp, Memory]:
     """Memory for a result, and its BUFFER."""
     size = math.prod(shape)
     memory = Memory(size * dtype.itemsize)
-    return new_buffer(dtype, shape, np.frombuffer(memory, dtype.numpy, size)), memory
+    return new_buffer(dtype, shape, np.ndarray((size,), dtype.numpy, memory)), memory
 
 
 def realize(roots: list[UOp], options: Options | None = None) -> list[UOp]:
-    """Compute tensor graphs in one plan.  Returns the BUFFER that holds each value, which ``root.realized`` then names too.
+    """Compute tensor graphs in one plan.  Returns the BUFFER that holds each value, which ``root.realized`` then names
+    too.
 
     MemoryError, before anything is half done, where memory for results or temporaries cannot be had; CompilerNotFound
     and CompileError where a kernel is new and cannot be compiled.
