@@ -26,7 +26,7 @@ def c(value: int, dtype: DType = I64) -> UOp:
     return UOp.const(value, dtype)
 
 
-# ---- an evaluator to compare with -------------------------------------------------------------------------------------
+# ---- an evaluator to compare with ----------------------------------------------------------------
 
 BINARY = {
     Ops.ADD: lambda a, b: a + b,
@@ -90,7 +90,7 @@ def show(u: UOp) -> str:
     return f"{u.op.name}({', '.join(map(show, u.src))})"
 
 
-# ---- random expressions -----------------------------------------------------------------------------------------------
+# ---- random expressions --------------------------------------------------------------------------
 
 SIZES = (5, 3, 7)
 RANGES = [range_(n, id) for id, n in enumerate(SIZES)]
@@ -150,7 +150,8 @@ def test_same_value_at_every_point(u: UOp) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=4), st.lists(st.integers(2, 12), min_size=1, max_size=3)
+    st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=4),
+    st.lists(st.integers(2, 12), min_size=1, max_size=3),
 )
 def test_digits_of_a_flat_index(shape: list[int], cuts: list[int]) -> None:
     """A flat index taken apart at any divisors and put together again is the flat index."""
@@ -188,7 +189,9 @@ def test_wrapping_types(data: st.DataObject) -> None:
     if dtype.is_bool:
         ops = [Ops.MAX, Ops.MIN, Ops.AND, Ops.OR, Ops.XOR]
     u = data.draw(
-        st.recursive(leaf, lambda p: st.builds(lambda o, a, b: UOp(o, (a, b)), st.sampled_from(ops), p, p), max_leaves=6)
+        st.recursive(
+            leaf, lambda p: st.builds(lambda o, a, b: UOp(o, (a, b)), st.sampled_from(ops), p, p), max_leaves=6
+        )
     )
     for v in (u, u < data.draw(leaf), u.eq(data.draw(leaf)), u.cast(data.draw(st.sampled_from(NARROW))).cast(dtype)):
         got = simp(v)
@@ -202,7 +205,7 @@ def test_wrapping_types(data: st.DataObject) -> None:
 NARROW = [dtypes.bool_, dtypes.int8, dtypes.uint8, dtypes.int16, dtypes.uint32, dtypes.int64, dtypes.uint64]
 
 
-# ---- named cases ------------------------------------------------------------------------------------------------------
+# ---- named cases ---------------------------------------------------------------------------------
 
 i, j, k, one = range_(8, 0), range_(12, 1), range_(100, 2), range_(1, 3)
 tri = range_(i + 1, 4)
@@ -290,7 +293,9 @@ def test_named(name: str) -> None:
     assert got is simp(expected), f"{show(u)} gives {show(got)}, not {show(expected)}"
     free = [r for r in dict.fromkeys([*u.toposort(), *expected.toposort()]) if r.op is Ops.RANGE or r is n]
     free = [r for r in free if r is not tri]
-    values = [sorted({0, min(1, r.vmax), r.vmax // 2, r.vmax}) if r.op is Ops.RANGE else [-7, 0, 2, 3, 8, 20] for r in free]
+    values = [
+        sorted({0, min(1, r.vmax), r.vmax // 2, r.vmax}) if r.op is Ops.RANGE else [-7, 0, 2, 3, 8, 20] for r in free
+    ]
     if tri not in u.toposort():
         same_everywhere(u, expected, free, values)
 
@@ -303,7 +308,7 @@ def test_expected_results_are_canonical(name: str) -> None:
     assert simp(CASES[name][0]) is CASES[name][1]
 
 
-# ---- other types ------------------------------------------------------------------------------------------------------
+# ---- other types ---------------------------------------------------------------------------------
 
 F32 = dtypes.float32
 x = UOp(Ops.BUFFER, (), ParamArg(1, F32, (4,))).index(0).load()
@@ -386,19 +391,22 @@ def test_extremes_do_not_overflow() -> None:
     assert UOp.const(2**64 - 1, dtypes.uint64).arg == 2**64 - 1
 
 
-# ---- the machinery ----------------------------------------------------------------------------------------------------
+# ---- the machinery -------------------------------------------------------------------------------
 
 
 def test_order_is_the_same_in_every_process() -> None:
     program = """
 from uopc.uop import *
 from uopc._hot.simplify import simplify
-b = [UOp(Ops.BUFFER, (), ParamArg(s, dtypes.int32, (4,))).index(range_(3, s)).load().cast(dtypes.index) for s in range(6)]
+b = [UOp(Ops.BUFFER, (), ParamArg(s, dtypes.int32, (4,))).index(range_(3, s)).load() for s in range(6)]
+b = [u.cast(dtypes.index) for u in b]
 junk = [UOp.const(v, dtypes.int8) for v in range(hash("x") % 97)]
 print(format_graph(simplify(b[3] + b[0]*7 + (b[5] + b[1])*2 + b[4] + b[2] + (b[1]//3)%5 + b[1]//4)))
 """
     outputs = {
-        subprocess.run([sys.executable, "-c", program], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True).stdout
+        subprocess.run(
+            [sys.executable, "-c", program], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        ).stdout
         for seed in ("1", "2", "3")
     }
     assert len(outputs) == 1
@@ -444,7 +452,7 @@ def test_threads_share_a_simplifier() -> None:
     assert failed == []
 
 
-# ---- the pass ---------------------------------------------------------------------------------------------------------
+# ---- the pass ------------------------------------------------------------------------------------
 
 
 def test_pass_over_a_kernel() -> None:

@@ -1,12 +1,12 @@
 """Simplify a kernel: canonical index expressions, masks that bounds decide, and the accesses they guard.
 
-Comes in: a graph of any stage, of which each node's sources are legal.  Comes out: the same values, with index expressions
-as canonical sums of products, no division or condition that bounds decide, constants folded.  It guarantees one form for
-equal index expressions of the kinds that reshapes make, whatever process runs it, and never changes the bits of a float:
-NaN, infinities and -0 included.  It never moves, drops or adds a loop or a STORE that may run.
+Comes in: a graph of any stage.  Comes out: the same values, with index expressions as canonical sums of products,
+without divisions and conditions that bounds decide, constants folded.  Guarantees one form for equal index expressions of
+the kinds that reshapes make, the same in every process.  Never changes the bits of a float, NaN, infinities and -0
+included, and never moves, drops or adds a loop or a STORE that may run.
 
-Mechanism is compiled (``_hot.simplify``): sums, division and modulo, comparisons, boolean logic, WHERE, casts.  What is said
-about memory, which the compiled rules do not know, is the table below.
+The mechanism is compiled (``_hot.simplify``), its rules grouped by subject: sums, division and modulo, comparisons,
+boolean logic, WHERE, casts.  What is said about memory, which the compiled rules do not know, is the table below.
 """
 
 from __future__ import annotations
