@@ -12,11 +12,12 @@ Out: the same graph in which these ALU ops remain, lane by lane, and no others (
     float16            CAST from and to float32, BITCAST
     bfloat16           BITCAST from and to uint16
 
-Halves are what memory holds: LOAD, STORE, INDEX, BUFFER and movement keep their half types, a LOAD is widened to float32 and a stored
-value is narrowed.  ALLOC and REDUCE of a half type become float32.  A CAST to a half rounds, even where the value stays in a register.
+Halves are what memory holds: BUFFER, INDEX, LOAD and STORE keep their half types; what is loaded is widened to
+float32, what is stored narrowed.  ALLOC and REDUCE of a half type become float32.  A CAST to a half rounds, even
+where the value stays in a register.
 
-It needs of the C compiler: wrapping integers (-fwrapv), no -ffast-math; contraction of a*b+c may be on or off.  It never
-changes loops, addresses or the order of statements.
+It needs of the C compiler wrapping integers (-fwrapv) and no -ffast-math; contraction of a*b+c may be on or off.  It
+never changes loops, addresses or the order of statements.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ __all__ = ["decompose", "legal_after"]
 
 LIBM = frozenset(
     {
-        Ops.EXP, Ops.EXP2, Ops.EXPM1, Ops.LOG, Ops.LOG2, Ops.LOG1P, Ops.SIN, Ops.COS, Ops.TAN, Ops.TANH, Ops.ERF, Ops.POW,
-        Ops.FMOD,
+        Ops.EXP, Ops.EXP2, Ops.EXPM1, Ops.LOG, Ops.LOG2, Ops.LOG1P, Ops.SIN, Ops.COS, Ops.TAN, Ops.TANH, Ops.ERF,
+        Ops.POW, Ops.FMOD,
     }
 )  # fmt: skip
 BITWISE = frozenset({Ops.AND, Ops.OR, Ops.XOR})
@@ -67,7 +68,7 @@ INTEGERS: dict[Ops, Callable[..., UOp]] = {Ops.IDIV: idiv, Ops.MOD: mod, Ops.SHL
 def legal_after(u: UOp) -> bool:
     """Whether ``u`` may stand in a graph after this pass."""
     if u.op not in ALU:
-        return not u.dtype.is_half or u.op not in (Ops.CONST, Ops.ALLOC, Ops.REDUCE)
+        return not u.dtype.is_half or u.op not in (Ops.CONST, Ops.ALLOC, Ops.REDUCE, Ops.HREDUCE)
     if u.op in (Ops.CAST, Ops.BITCAST):
         return _legal_conversion(u)
     operand = u.src[-1].dtype

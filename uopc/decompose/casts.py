@@ -10,9 +10,9 @@ from uopc.uop import UOp
 def cast(x: UOp, dtype: DType) -> UOp:
     """``x`` as ``dtype``; of the halves only float16, from and to float32.
 
-    bool is ``x != 0``.  A float goes to an integer towards zero.  Where that does not fit (and for NaN) the result is what x86-64
-    gives: by way of int32 for 8 and 16 bits, of int64 for uint32; an intermediate that does not fit is its least value, and
-    is cut to the bits of the result.
+    bool is ``x != 0``.  A float goes to an integer towards zero.  Where that does not fit, and for NaN, the result is
+    what x86-64 gives: by way of int32 for 8 and 16 bits, of int64 for uint32; an intermediate that does not fit is
+    its least value, and is cut to the bits of the result.
     """
     target, source = dtype.scalar(), x.dtype.scalar()
     if target is source:

@@ -1,17 +1,29 @@
 """exp, exp2, expm1 and tanh in float32.
 
-x = n*ln2 + r with n an integer and ``|r| <= ln2/2``; e^r is a polynomial, and 2^n is built in the exponent of a float that multiplies
-it.  (Adding n to the exponent of the result would be cheaper, and wrong for NaN, overflow and denormals.)  Polynomials are of minimax
-form (Sollya, or as published by N. Juffa).  Bounds were measured on all float32; benchmarks/accuracy.py prints them.
+x = n*ln2 + r with n an integer and ``|r| <= ln2/2``; e^r is a polynomial, and 2^n is built in the exponent of a float
+that multiplies it.  (Adding n to the exponent of the result would be cheaper, and wrong for NaN, overflow and
+denormals.) Polynomials are minimax, some as published by N. Juffa. benchmarks/accuracy.py measures the bounds, on
+all float32.
 """
 
 from __future__ import annotations
 
-from uopc.decompose.floatbits import MAGIC, bits, clamp, from_bits, horner, magnitude, minus, select, sign_bit, with_sign
+from uopc.decompose.floatbits import (
+    MAGIC,
+    bits,
+    clamp,
+    from_bits,
+    horner,
+    magnitude,
+    minus,
+    select,
+    sign_bit,
+    with_sign,
+)
 from uopc.uop import UOp
 
 LOG2_E = 1.4426950408889634
-# ln2 in two parts.  The first has 15 digits: its product with n is exact, so it does not matter whether the compiler contracts it.
+# ln2 in two parts.  The first has 14 digits: its product with n is exact, whether or not the compiler contracts it.
 LN2_HIGH = float.fromhex("0x1.62e4p-1")
 LN2_LOW = float.fromhex("0x1.7f7d1cp-20")
 
@@ -36,7 +48,7 @@ TANH_SMALL = 0.55
 EXP_RANGE = (-104.0, 89.0)
 EXP2_RANGE = (-151.0, 129.0)
 
-# Where x^2 is less, f(x) = x for the functions with f'(0) = 1: it keeps the sign of a zero and all digits of a denormal.
+# Where x^2 is less, f(x) = x for functions with f'(0) = 1: it keeps the sign of a zero and all digits of a denormal.
 TINY_SQUARE = 2.0**-60
 
 
@@ -54,8 +66,8 @@ def _remainder(x: UOp, n: UOp) -> UOp:
 def _scale(p: UOp, shifted: UOp) -> UOp:
     """p * 2^n for -254 <= n <= 254, rounded once, where the low bits of ``shifted`` are n + 254.
 
-    2^n may be neither a float nor its reciprocal, so the exponent is split into halves.  The low nine bits of each half hold its
-    biased exponent; the shift drops what stands above.
+    2^n itself may be no float, so the exponent is split into halves.  The low nine bits of each half hold its biased
+    exponent; the shift drops what stands above.
     """
     both = bits(shifted)
     half = both >> 1

@@ -1,4 +1,4 @@
-"""Floats taken apart and put together by their bits, for float32 and float64: what the functions of this package are built from."""
+"""Floats taken apart and put together by their bits, float32 and float64: what the functions of this package share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from uopc.uop import UOp
 SIGNED = {4: dtypes.int32, 8: dtypes.int64}
 MANTISSA_BITS = {4: 23, 8: 52}
 
-# 1.5 * 2^23: adding it to a float32 below 2^22 in magnitude rounds to an integer, to even, and leaves it in the low bits of the sum.
+# 1.5 * 2^23: adding it to a float32 below 2^22 in magnitude rounds to an integer, left in the low bits of the sum.
 # Only -ffast-math may fold `(x + MAGIC) - MAGIC`, and nothing here is compiled with that.
 MAGIC = 12582912.0
 

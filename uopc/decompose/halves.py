@@ -2,9 +2,9 @@
 
 float16 is a type of the compiler (``_Float16``), bfloat16 a pattern of 16 bits that integer operations widen and round.
 
-In: any graph that decompose takes.  Out: the same graph in which memory (BUFFER, INDEX, LOAD, movement of what was loaded) has
-half types and every computed value is float32; a LOAD is widened, a stored value narrowed.  ALLOC and REDUCE of a
-half become float32.  A CAST to a half rounds, even where the value stays in a register.
+In: any graph that decompose takes.  Out: the same graph in which memory (BUFFER, INDEX, LOAD) has half types and
+every computed value is float32; a LOAD is widened, a stored value narrowed.  ALLOC and REDUCE of a half become
+float32.  A CAST to a half rounds, even where the value stays in a register.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from uopc.decompose.floatbits import bits, from_bits, magnitude, select
 from uopc.dtype import DType, dtypes
 from uopc.ops import Ops, ParamArg
 from uopc.uop import UOp, toposort
+
+# What makes a value of a half type, and does not only take over the type of its sources.
+MAKES = frozenset({Ops.CONST, Ops.ALLOC, Ops.LOAD, Ops.HREDUCE, Ops.CAST, Ops.BITCAST})
 
 
 def widen(half: UOp) -> UOp:
@@ -79,9 +82,11 @@ def _over_float32(old: UOp, u: UOp) -> UOp:
     """What stands for ``u``, which is ``old`` over sources that are done: every half value among them is float32."""
     half = old.dtype.is_half
     if u.op is Ops.CONST:
-        return UOp.const(old.arg, dtypes.float32) if half and not isinstance(old.arg, tuple) else u
+        return UOp(Ops.CONST, (), old.arg, dtypes.float32.vec(old.dtype.count))
     if u.op is Ops.ALLOC and half:
         return UOp(Ops.ALLOC, (), ParamArg(old.arg.slot, dtypes.float32, old.arg.shape))
+    if u.op is Ops.HREDUCE and half:
+        return u.replace(dtype=dtypes.float32)
     if u.op is Ops.LOAD and half:
         memory = u.src[0].dtype
         return widen(u) if memory.is_half else u.replace(dtype=memory.scalar().vec(u.dtype.count))
@@ -103,8 +108,7 @@ def _concerns_halves(u: UOp, addressed: set[UOp]) -> bool:
         return u.src[0].dtype.is_half
     if u.op is Ops.BITCAST and u.src[0].dtype.is_half:
         return True
-    made = u.op in (Ops.CONST, Ops.ALLOC, Ops.LOAD, Ops.CAST, Ops.BITCAST) or (u.op is Ops.BUFFER and u not in addressed)
-    return made and u.dtype.is_half
+    return u.dtype.is_half and (u.op in MAKES or (u.op is Ops.BUFFER and u not in addressed))
 
 
 def halves(graph: UOp) -> UOp:

@@ -1,8 +1,9 @@
-"""Integer division, remainder and shifts as the op table says, on what C's ``/ % << >>`` do right.  bool as a type of numbers.
+"""Integer division, remainder and shifts as the op table says, by what C's ``/ % << >>`` do right; bool as a number.
 
-C divides towards zero, traps at 0 and at the least integer by -1, and leaves shifts by the width or more undefined.  What remains is an
-IDIV or MOD of operands that are not negative by a divisor above 0, and shifts by amounts in range; bounds of the nodes
-prove both.  Adds and multiplications wrap, as everywhere in uopc: kernels are compiled with -fwrapv.
+C divides towards zero, traps at 0 and at the least integer by -1, and leaves shifts by the width or more undefined.
+What remains is an IDIV or MOD of operands that are not negative by a divisor above 0, and shifts by amounts in range;
+bounds of the nodes prove both.  Adds and multiplications wrap, as everywhere in uopc: kernels are compiled with
+-fwrapv.
 """
 
 from __future__ import annotations

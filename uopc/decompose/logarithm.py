@@ -85,7 +85,7 @@ def log2(x: UOp) -> UOp:
 
 
 def log1p(x: UOp) -> UOp:
-    """log(1+x), 2 ULP.  With e from the rounded 1+x, f = x*2^-e + (2^-e - 1) loses nothing that the result would show."""
+    """log(1+x), 2 ULP: e of the rounded 1+x, and f = x*2^-e + (2^-e - 1), which loses nothing that would show."""
     e = exponent(bits(x + 1.0))
     f = from_bits(minus(bits(x), e))  # x * 2^-e; for x near 0, where bits could not say this, e is 0
     scale = from_bits(minus(UOp.const(0x40800000, dtypes.int32), e))  # 4 * 2^-e, a normal float for every e

@@ -37,8 +37,8 @@ def pow(x: UOp, y: UOp) -> UOp:
     # integers from 2^24 on are even, and so stands for them
     low = select(magnitude(y) < 2.0**24, y, 2.0**24, y)
     whole = low.cast(dtypes.int32)
-    value = from_bits(bits(value) ^ (sign_bit(x) & (whole << 31)))
     no_integer = whole.cast(dtypes.float32).ne(low)
+    value = from_bits(bits(value) | select(no_integer, 0, sign_bit(x) & (whole << 31), whole))
     undefined = (x < 0.0) & no_integer & (t < math.inf)
     value = select(undefined, math.nan, value, x)
     return select(x.eq(1.0) | y.eq(0.0), 1.0, value, x)
