@@ -50,6 +50,15 @@ LAYERS = (
     Layer("graph", ("uopc.uop", "uopc.spec"), Inner.ORDERED),
     Layer("simplify", ("uopc.simplify",), Inner.ISOLATED),
     Layer(
+        "decompose",  # its parts; the package's face is a pass
+        (
+            *(f"uopc.decompose.{name}" for name in ("floatbits", "casts", "halves", "integers", "rounding")),
+            *(f"uopc.decompose.{name}" for name in ("exponential", "logarithm", "error_function", "trigonometric")),
+            "uopc.decompose.power",
+        ),
+        Inner.ORDERED,
+    ),
+    Layer(
         "passes",
         (
             *(f"uopc.{name}" for name in ("cascade", "kernelize", "blockize", "rangeify", "decompose", "linearize")),
