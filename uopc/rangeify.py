@@ -90,6 +90,8 @@ class Ctx:
 
 
 ZERO = UOp.const(0)
+# Lanes of an upcast without further options: 64 bytes of float32.  A C compiler splits what the machine's registers do not hold.
+MAX_LANES = 16
 
 
 # -- movement: the index of the source, from the index of the result
@@ -372,6 +374,7 @@ def lower(body: UOp, out: UOp, ctx: Ctx) -> UOp:
 def lower_stores(stores: list[tuple[UOp, UOp]], ctx: Ctx) -> UOp:
     """The same for several (target, body) of one shape, in one loop nest; a target is a BUFFER under movement ops."""
     shape = stores[0][1].shape
+    ctx.opts = _with_lanes(ctx.opts, shape)
     idx, loops, tiles = _output_axes(shape, ctx)
     written = []
     for target, body in stores:
@@ -408,6 +411,15 @@ def _output_axes(shape: tuple[int, ...], ctx: Ctx) -> tuple[Idx, list[UOp], list
         idx.append(at)
         tiles += made
     return tuple(idx), shared, tiles
+
+
+def _with_lanes(opts: Opts, shape: tuple[int, ...]) -> Opts:
+    """Options that upcast the last axis but say nothing of lanes get lanes along it: its elements are neighbours."""
+    last = len(shape) - 1
+    together = opts.upcast_of(last) if shape else 1
+    if opts.vector is not None or opts.reduce_lanes > 1 or together < 2:
+        return opts
+    return replace(opts, vector=last, lanes=min(MAX_LANES, together & -together))
 
 
 def _lanes(axis: int, size: int, opts: Opts) -> int:
