@@ -50,5 +50,3 @@ def same(tensor: Tensor, expected: Any, rtol: float | None = None, atol: float |
 def bf16(array: Any) -> np.ndarray[Any, Any]:
     """float32 values rounded to bfloat16 and back."""
     return Tensor(np.asarray(array, np.float32)).bfloat16().numpy()
-
-

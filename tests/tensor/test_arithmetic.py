@@ -206,7 +206,9 @@ def test_where():
     same(Tensor(c).where(1.0, 0), np.where(c, np.float32(1), np.float32(0)))
     same(Tensor(c).where(True, False), np.where(c, True, False))
     same(Tensor(b).where(a, 0.0), np.where(b, a, np.float32(0)))
-    same(Tensor(c).where(a, np.nan).masked_fill(Tensor(c), -np.inf), np.where(c, np.float32(-np.inf), np.float32(np.nan)))
+    same(
+        Tensor(c).where(a, np.nan).masked_fill(Tensor(c), -np.inf), np.where(c, np.float32(-np.inf), np.float32(np.nan))
+    )
 
 
 @pytest.mark.parametrize("dtype", ALL)

@@ -114,7 +114,14 @@ def test_negative_infinity_stays_quiet():
 def test_casts():
     a = np.array([-2.5, -0.5, 0, 0.49, 3.99])
     t = Tensor(a)
-    for name, method in (("float16", "half"), ("float32", "float"), ("float64", "double"), ("int32", "int"), ("int64", "long"), ("bool", "bool")):
+    for name, method in (
+        ("float16", "half"),
+        ("float32", "float"),
+        ("float64", "double"),
+        ("int32", "int"),
+        ("int64", "long"),
+        ("bool", "bool"),
+    ):
         same(getattr(t, method)(), a.astype(name))
         same(t.cast(name), a.astype(name))
         same(t.cast(np.dtype(name)), a.astype(name))

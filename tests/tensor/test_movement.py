@@ -141,7 +141,11 @@ def test_pad(t):
 def test_shrink(t):
     same(t.shrink(((0, 1), None, (1, 3))), A[:1, :, 1:3])
     same(t.shrink(((1, 1), None, None)), A[1:1])
-    for wrong, message in ((((0, 1),), "each of the 3 axes"), (((0, 3), None, None), "0 <= first"), (((-1, 1), None, None), "0 <= first")):
+    for wrong, message in (
+        (((0, 1),), "each of the 3 axes"),
+        (((0, 3), None, None), "0 <= first"),
+        (((-1, 1), None, None), "0 <= first"),
+    ):
         with pytest.raises(ValueError, match=message):
             t.shrink(wrong)
 

@@ -116,7 +116,7 @@ class Core:
         Whatever lies in memory already, also seen through slices, transposes and the like, is left as it is.
         """
         tensors: tuple[Core, ...] = (self, *others)
-        left = [t for t in tensors if interop.standing_array(t.uop) is None]
+        left = dict.fromkeys([t for t in tensors if interop.standing_array(t.uop) is None])
         if left:
             cls = type(self)
             roots = list(dict.fromkeys([t.uop for t in left]))

@@ -184,7 +184,7 @@ def _replay(array: Array, chain: list[UOp]) -> Array:
 def readable(array: Array, dtype: DType) -> Array:
     """What ``numpy()`` makes of a standing array: a view that cannot be written; bfloat16 as float32."""
     if dtype is dtypes.bfloat16:
-        array = bfloat16_to_float32(array)
+        array = np.asarray(bfloat16_to_float32(array))
     else:
         array = array.view()
     array.flags.writeable = False

@@ -1,0 +1,95 @@
+"""Constructors against NumPy: values, dtypes, and that they take no memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tensors import ALL, same, sample
+
+from uopc import Tensor, dtypes
+from uopc.ops import Ops
+
+
+def test_constants():
+    same(Tensor.zeros(2, 3), np.zeros((2, 3), np.float32))
+    same(Tensor.ones((3,), dtype="int8"), np.ones(3, np.int8))
+    same(Tensor.zeros(), np.float32(0))
+    same(Tensor.zeros(0, 2, dtype=np.float64), np.zeros((0, 2)))
+    same(Tensor.full((2,), 3), np.full(2, 3))
+    same(Tensor.full(2, 2.5), np.full(2, 2.5, np.float32))
+    same(Tensor.full((1, 2), True), np.full((1, 2), True))
+    same(Tensor.full((2,), np.float64(3)), np.full(2, 3.0))
+    same(Tensor.full((2,), Tensor(7), dtype="uint8"), np.full(2, 7, np.uint8))
+    same(Tensor.full((2,), np.nan), np.full(2, np.nan, np.float32))
+    empty = Tensor.empty(2, 3, dtype="int16")
+    assert (empty.shape, empty.dtype) == ((2, 3), dtypes.int16)
+    for wrong in ((-1,), (2, -3)):
+        with pytest.raises(ValueError, match="negative size"):
+            Tensor.zeros(wrong)
+    with pytest.raises(TypeError, match="a size is an int"):
+        Tensor.ones(2.0)
+    with pytest.raises(ValueError, match="one value"):
+        Tensor.full((2,), [1, 2])
+
+
+@pytest.mark.parametrize("dtype", [*ALL, "bfloat16"])
+def test_likes(dtype):
+    t = Tensor(sample("float32")).cast(dtype)
+    for made, value in ((t.zeros_like(), 0), (t.ones_like(), 1), (t.full_like(1), 1)):
+        assert (made.dtype, made.shape) == (t.dtype, t.shape)
+        assert (made.numpy() == value).all()
+    assert t.zeros_like(dtype="int8").dtype is dtypes.int8
+    assert (t.empty_like().dtype, t.empty_like().shape) == (t.dtype, t.shape)
+
+
+@pytest.mark.parametrize("args", [(5,), (0,), (-3,), (2, 7), (7, 2, -2), (0, 10, 3), (3, 3), (-5, 5, 4)])
+def test_arange_of_ints(args):
+    same(Tensor.arange(*args), np.arange(*args))
+    same(Tensor.arange(*args, dtype="int8"), np.arange(*args, dtype="int8"))
+    same(Tensor.arange(*args, dtype="float32"), np.arange(*args, dtype="float32"))
+    same(Tensor.arange(*args) * 2 + 1, np.arange(*args) * 2 + 1)
+
+
+def test_arange_of_floats():
+    same(Tensor.arange(0, 1, 0.1), np.arange(0, 1, 0.1).astype(np.float32))
+    same(Tensor.arange(5.0), np.arange(5, dtype=np.float32))
+    same(Tensor.arange(1, 0, -0.25, dtype="float64"), np.arange(1, 0, -0.25))
+    same(Tensor.arange(0.5, 4, dtype="float16"), np.arange(0.5, 4).astype(np.float16))
+    same(Tensor.arange(2.0, 1.0), np.zeros(0, np.float32))
+    with pytest.raises(ValueError, match="step other than 0"):
+        Tensor.arange(0, 1, 0)
+
+
+def test_linspace():
+    for args in ((0, 1, 5), (-2.5, 7, 4), (3, 3, 3), (1, 0, 7), (0, 1, 1), (0, 1, 0)):
+        same(Tensor.linspace(*args), np.linspace(*args).astype(np.float32))
+        same(Tensor.linspace(*args, dtype="float64"), np.linspace(*args))
+    assert Tensor.linspace(0, 0.1, 7).numpy()[-1] == np.float32(0.1)
+    with pytest.raises(ValueError, match="linspace of -1"):
+        Tensor.linspace(0, 1, -1)
+
+
+def test_eye():
+    same(Tensor.eye(3), np.eye(3, dtype=np.float32))
+    same(Tensor.eye(2, 4, dtype="int64"), np.eye(2, 4, dtype=np.int64))
+    same(Tensor.eye(3, 0), np.eye(3, 0, dtype=np.float32))
+
+
+@pytest.mark.parametrize("k", [0, 1, -1, 2, -4, 9])
+def test_triangles(k):
+    for a in (
+        sample("float32", (3, 4)),
+        sample("int8", (2, 4, 3)),
+        sample("bool", (2, 2)),
+        np.full((2, 2), np.nan, np.float32),
+    ):
+        same(Tensor(a).tril(k), np.tril(a, k))
+        same(Tensor(a).triu(k), np.triu(a, k))
+    with pytest.raises(ValueError, match="needs two axes"):
+        Tensor([1]).tril()
+
+
+def test_nothing_is_materialised():
+    causal = Tensor.ones(8, 8, dtype="bool").tril()
+    for t in (causal, Tensor.arange(10), Tensor.eye(4), Tensor.linspace(0, 1), Tensor.zeros(3)):
+        assert not [u for u in t.uop.toposort() if u.op is Ops.BUFFER]
