@@ -12,7 +12,16 @@ from os.path import exists
 
 from setuptools import Extension, setup
 
-PACKAGES = ["uopc", "uopc._hot", "uopc.decompose", "uopc.opt", "uopc.runtime", "uopc.tensor", "uopc.inspect"]
+PACKAGES = [
+    "uopc",
+    "uopc._hot",
+    "uopc.decompose",
+    "uopc.opt",
+    "uopc.rangeify",
+    "uopc.runtime",
+    "uopc.tensor",
+    "uopc.inspect",
+]
 PURE = ["uop", "rewrite", "simplify", "rangeify"]  # Cython alone; uopc._hot.runtime is Cython over runtime_c
 C_FLAGS = ["-std=gnu11", "-O2", "-g1"]  # -g1: line numbers in a native backtrace at a third of the size of -g
 

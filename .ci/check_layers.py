@@ -38,7 +38,7 @@ class Layer:
 
 
 LAYERS = (
-    Layer("facts", ("uopc.dtype", "uopc.ops", "uopc.options"), Inner.ORDERED),
+    Layer("facts", ("uopc.dtype", "uopc.ops", "uopc.options", "uopc.runtime.device"), Inner.ORDERED),
     Layer(
         "_hot",
         (
@@ -49,6 +49,15 @@ LAYERS = (
     ),
     Layer("graph", ("uopc.uop", "uopc.spec"), Inner.ORDERED),
     Layer("simplify", ("uopc.simplify",), Inner.ISOLATED),
+    # below the passes: schedule, layout and blockize range a kernel to see how its addresses move
+    Layer(
+        "rangeify",
+        (
+            *(f"uopc.rangeify.{name}" for name in ("context", "movement", "reduction", "tiles", "values", "axes")),
+            "uopc.rangeify",
+        ),
+        Inner.ORDERED,
+    ),
     Layer(
         "decompose",  # its parts; the package's face is a pass
         (
@@ -61,8 +70,9 @@ LAYERS = (
     Layer(
         "passes",
         (
-            *(f"uopc.{name}" for name in ("cascade", "kernelize", "blockize", "rangeify", "decompose", "linearize")),
+            *(f"uopc.{name}" for name in ("cascade", "kernelize", "blockize", "decompose", "linearize", "count")),
             "uopc.render_c",
+            "uopc.render_c.*",
             "uopc.opt.*",
         ),
         Inner.ISOLATED,

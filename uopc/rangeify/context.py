@@ -1,0 +1,94 @@
+"""What one kernel's lowering knows: the sizes that were chosen for its loops, its ranges, and its tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from uopc._hot.simplify import Simplifier
+from uopc.ops import AxisType
+from uopc.uop import UOp, range_
+
+Idx = tuple[UOp, ...]
+# A node, an index for each of its axes, and the bool that must hold for memory to be read.
+Request = tuple[UOp, Idx, "UOp | None"]
+Combine = Callable[[list[UOp]], Any]
+ZERO = UOp.const(0)
+
+
+@dataclass(frozen=True)
+class Opts:
+    """Sizes of a kernel's loops.
+
+    upcast: output axis -> how many of its elements one iteration computes in registers.
+    unroll: how many steps of the innermost reduction one iteration takes.
+    thread: the output axis whose loop the threads share, or several, which are merged.
+    vector: the output axis along which vector lanes run, and ``lanes`` how many; its upcast counts elements, not
+    vectors.
+    reduce_lanes: vector lanes along the innermost reduced axis (1: none).
+    reduce_block: how many iterations of a reduction are summed before they join the sum of blocks (0: all at once).
+    order: the output axes in loop order, outermost first (None: as they come).
+    block: output axis -> how many of its elements one block holds; threads then share blocks, and STAGEs at block level
+    are tiles of one block.
+    """
+
+    upcast: Any = ()
+    unroll: int = 1
+    thread: Any = None
+    vector: int | None = None
+    lanes: int = 1
+    reduce_lanes: int = 1
+    reduce_block: int = 0
+    order: tuple[int, ...] | None = None
+    block: Any = ()
+
+    def __post_init__(self) -> None:
+        for name in ("upcast", "block"):
+            given = getattr(self, name)
+            pairs = given.items() if isinstance(given, Mapping) else given
+            object.__setattr__(self, name, tuple(sorted((int(a), int(n)) for a, n in pairs if n != 1)))
+        if any(n < 1 for _, n in self.upcast) or self.unroll < 1:
+            raise ValueError(f"upcast {dict(self.upcast)} and unroll {self.unroll} must be at least 1")
+
+    def upcast_of(self, axis: int) -> int:
+        """How many elements of ``axis`` one iteration computes."""
+        return dict(self.upcast).get(axis, 1)
+
+    @property
+    def threads(self) -> tuple[int, ...]:
+        """The merged thread axes, outermost first."""
+        if self.thread is None:
+            return ()
+        return (self.thread,) if isinstance(self.thread, int) else tuple(self.thread)
+
+
+@dataclass
+class Ctx:
+    """One kernel under way.
+
+    blocks: the ranges over blocks, outside every tile.  tiles: what is known of each STAGE at block level, by its
+    origin.
+    engine: answers requests, each once.
+    """
+
+    opts: Opts = field(default_factory=Opts)
+    next_id: int = 0
+    engine: Any = None
+    blocks: set[UOp] = field(default_factory=set)
+    tiles: dict[tuple[UOp, Idx], Any] = field(default_factory=dict)
+    simplifier: Any = field(default_factory=Simplifier)
+
+    def range(self, end: int | UOp, axis_type: AxisType) -> UOp:
+        """A new RANGE of this kernel."""
+        self.next_id += 1
+        return range_(end, self.next_id - 1, axis_type)
+
+    def simplify(self, expr: UOp) -> UOp:
+        """An equal index expression in canonical form."""
+        return self.simplifier.simplify(expr)
+
+
+def power_of_two_below(n: int) -> int:
+    """The largest power of two that is at most ``n`` (``n`` >= 1)."""
+    return 1 << (n.bit_length() - 1)

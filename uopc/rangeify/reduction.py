@@ -1,0 +1,101 @@
+"""A reduction becomes loops: its axis is cut into parts that each fill their steps, so that no part needs a guard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from uopc.ops import AxisType, Ops, ReduceArg, identity
+from uopc.rangeify.context import ZERO, Combine, Ctx, Idx, Opts, Request, power_of_two_below
+from uopc.uop import UOp
+
+
+def reduce_(u: UOp, idx: Idx, gate: UOp | None, ctx: Ctx) -> tuple[list[Request], Combine]:
+    """A reduction is the sum of its segments: whole blocks of whole steps, whole steps, and single elements."""
+    x, (op, axes) = u.src[0], u.arg
+    sizes = [x.shape[axis] for axis in axes]
+    if 0 in sizes:
+        return [], lambda _: UOp.const(identity(op, u.dtype), u.dtype)
+    requests: list[Request] = []
+    closing: list[tuple[list[UOp], list[UOp]]] = []
+    for segment in _segments(sizes[-1], _without_lanes(ctx.opts) if _in_lanes(idx) else ctx.opts):
+        steps = {axis: ctx.range(n, AxisType.REDUCE) if n > 1 else ZERO for axis, n in zip(axes[:-1], sizes)}
+        around = [r for r in steps.values() if r is not ZERO]
+        steps[axes[-1]], loops, blocks = _segment_index(segment, ctx)
+        rest = iter(idx)
+        inner = tuple(steps[axis] if axis in steps else next(rest) for axis in range(len(x.shape)))
+        requests.append((x, inner, gate))
+        closing.append((loops, around + blocks) if blocks else (around + loops, []))
+    arg = ReduceArg(op, ())
+
+    def combine(answers: list[UOp]) -> UOp:
+        total: UOp | None = None
+        for value, (loops, blocks) in zip(answers, closing):
+            value = UOp(Ops.REDUCE, (value, *loops), arg) if loops else value
+            value = UOp(Ops.REDUCE, (value, *blocks), arg) if blocks else value
+            total = value if total is None else total.alu(op, value)
+        assert total is not None
+        return total
+
+    return requests, combine
+
+
+def _in_lanes(idx: Idx) -> bool:
+    """Whether lanes run along the index already: a value has room for one VECTOR range."""
+    return any(r.arg.axis_type is AxisType.VECTOR for i in idx for r in i.ranges)
+
+
+def _without_lanes(opts: Opts) -> Opts:
+    return replace(opts, reduce_lanes=1, unroll=1) if opts.reduce_lanes > 1 else opts
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of a reduced axis: from ``start``, ``blocks`` times ``trips`` iterations of ``unroll`` steps of ``lanes``
+    elements."""
+
+    start: int
+    blocks: int
+    trips: int
+    unroll: int
+    lanes: int
+
+
+def _segments(size: int, opts: Opts) -> list[Segment]:
+    """Cut an axis so that each part is a plain loop nest: what does not fill a block or a step gets a loop of its
+    own."""
+    lanes = min(opts.reduce_lanes, power_of_two_below(size))
+    unroll = max(1, min(opts.unroll, size // lanes))
+    trips = size // (lanes * unroll)
+    blocks = trips // opts.reduce_block if opts.reduce_block and trips >= 2 * opts.reduce_block else 0
+    out: list[Segment] = []
+    start = 0
+    if blocks:
+        out.append(Segment(0, blocks, opts.reduce_block, unroll, lanes))
+        start = blocks * opts.reduce_block * unroll * lanes
+        trips -= blocks * opts.reduce_block
+    if trips:
+        out.append(Segment(start, 1, trips, unroll, lanes))
+        start += trips * unroll * lanes
+    if size - start >= lanes > 1:
+        out.append(Segment(start, 1, (size - start) // lanes, 1, lanes))
+        start += (size - start) // lanes * lanes
+    if start < size:
+        out.append(Segment(start, 1, size - start, 1, 1))
+    return out
+
+
+def _segment_index(part: Segment, ctx: Ctx) -> tuple[UOp, list[UOp], list[UOp]]:
+    """The index along a segment, the ranges of one block, and the range over blocks."""
+    blocks = [ctx.range(part.blocks, AxisType.REDUCE)] if part.blocks > 1 else []
+    loops: list[UOp] = []
+    at = blocks[0] * part.trips if blocks else ZERO
+    if part.trips > 1:
+        loops.append(ctx.range(part.trips, AxisType.REDUCE))
+        at = at + loops[-1]
+    if part.unroll > 1:
+        loops.append(ctx.range(part.unroll, AxisType.UNROLL))
+        at = at * part.unroll + loops[-1]
+    if part.lanes > 1:
+        loops.append(ctx.range(part.lanes, AxisType.VECTOR))
+        at = at * part.lanes + loops[-1]
+    return ctx.simplify(at + part.start), loops, blocks
