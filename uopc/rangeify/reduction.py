@@ -12,6 +12,8 @@ from uopc.uop import UOp
 def reduce_(u: UOp, idx: Idx, gate: UOp | None, ctx: Ctx) -> tuple[list[Request], Combine]:
     """A reduction is the sum of its segments: whole blocks of whole steps, whole steps, and single elements."""
     x, (op, axes) = u.src[0], u.arg
+    if not axes:
+        return [(x, idx, gate)], lambda answers: answers[0]
     sizes = [x.shape[axis] for axis in axes]
     if 0 in sizes:
         return [], lambda _: UOp.const(identity(op, u.dtype), u.dtype)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from uopc.ops import Ops
+from uopc.ops import Ops, Tile
 from uopc.rangeify.context import ZERO, Combine, Ctx, Idx, Request
 from uopc.rangeify.reduction import reduce_
+from uopc.rangeify.tiles import tile
 from uopc.uop import UOp, dtypes
 
 
@@ -26,6 +27,8 @@ def _iota(u: UOp, idx: Idx, gate: UOp | None, ctx: Ctx) -> tuple[list[Request], 
 
 
 def _stage(u: UOp, idx: Idx, gate: UOp | None, ctx: Ctx) -> tuple[list[Request], Combine]:
+    if isinstance(u.arg, Tile):
+        return tile(u, idx, ctx)
     return [(u.src[0], idx, gate)], lambda answers: answers[0]
 
 
@@ -60,6 +63,36 @@ def _choose(values: list[UOp], which: UOp, low: int) -> UOp:
     return (which < low + half).where(_choose(values[:half], which, low), _choose(values[half:], which, low + half))
 
 
+def _cat(u: UOp, idx: Idx, gate: UOp | None, ctx: Ctx) -> tuple[list[Request], Combine]:
+    """The source that the index along the axis falls into; memory of the others is not read."""
+    at = idx[u.arg]
+    requests: list[Request] = []
+    starts: list[int] = []
+    end = 0
+    for s in u.src:
+        start, end = end, end + s.shape[u.arg]
+        if start == end or at.vmin >= end or at.vmax < start:
+            continue
+        inner = ctx.simplify(at - start) if start else at
+        inside = ctx.simplify((inner >= 0) & (inner < end - start))
+        if inside.vmin == 1:
+            inside = gate
+        elif gate is not None:
+            inside = ctx.simplify(gate & inside)
+        requests.append((s, (*idx[: u.arg], inner, *idx[u.arg + 1 :]), inside))
+        starts.append(start)
+    return requests, lambda answers: _choose_from(answers, at, starts)
+
+
+def _choose_from(values: list[UOp], at: UOp, starts: list[int]) -> UOp:
+    """The last of ``values`` whose start is not past ``at``, by halving."""
+    if len(values) == 1:
+        return values[0]
+    half = len(values) // 2
+    low, high = _choose_from(values[:half], at, starts[:half]), _choose_from(values[half:], at, starts[half:])
+    return (at < starts[half]).where(low, high)
+
+
 def _gather(u: UOp, idx: Idx, gate: UOp | None, ctx: Ctx) -> tuple[list[Request], Combine]:
     source = u.src[0]
 
@@ -83,6 +116,7 @@ VALUES: dict[Ops, Callable[[UOp, Idx, UOp | None, Ctx], tuple[list[Request], Com
     Ops.STAGE: _stage,
     Ops.PAD: _pad,
     Ops.STACK: _stack,
+    Ops.CAT: _cat,
     Ops.GATHER: _gather,
     Ops.REDUCE: reduce_,
 }

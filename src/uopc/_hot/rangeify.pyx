@@ -4,7 +4,7 @@
 A *request* is ``(node, idx, gate)``: the value of a tensor node at an index, where ``gate`` is the bool that must hold for memory to be
 read (or None).  Each request is answered once.  What an op does with its index is policy and lives in Python:
 
-- ``moves[op](node, idx, ctx) -> idx of the source`` for movement ops,
+- ``moves[op](node, idx, ctx) -> idx of the source`` for movement ops that keep the value,
 - ``values[op](node, idx, gate, ctx) -> (requests, combine)`` for the others, where ``combine(answers)`` gives the value, or again a
   pair where the answers lead to further requests.
 
@@ -12,20 +12,18 @@ ALU ops need no rule: their sources are asked at the same index.
 """
 from uopc._hot.uop cimport UOp, rebuild
 
-from uopc.ops import ALU, MOVEMENT, Ops
+from uopc.ops import ALU, Ops
 
 cdef enum:
     MAX_OPS = 128
 
 cdef bint IS_ALU[MAX_OPS]
-cdef bint IS_MOVEMENT[MAX_OPS]
 cdef int C_CONST = Ops.CONST
 
 cdef int _code
 for _op in Ops:
     _code = _op
     IS_ALU[_code] = _op in ALU
-    IS_MOVEMENT[_code] = _op in MOVEMENT
 
 
 cdef class Frame:
@@ -55,7 +53,7 @@ cdef class Engine:
         frame.combine = None
         if IS_ALU[u.code]:
             frame.waits = [(s, request[1] if s.shape_ else (), request[2]) for s in u.src]
-        elif IS_MOVEMENT[u.code]:
+        elif self.moves[u.code] is not None:
             rule = self.moves[u.code]
             frame.combine = True
             frame.waits = [(u.src[0], rule(u, request[1], self.ctx), request[2])]

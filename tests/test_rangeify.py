@@ -1,0 +1,53 @@
+"""rangeify: values of movement ops and choices, and the loops that are made.  Every fault that random graphs found has its test here."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from fuzz_graphs import check
+
+from uopc.dtype import dtypes, from_numpy
+from uopc.ops import Level, Ops, ReduceArg, ViewArg
+from uopc.runtime.storage import new_buffer
+from uopc.uop import UOp
+
+
+def memory(array, dtype=None):
+    array = np.asarray(array, order="C")
+    return new_buffer(dtype or from_numpy(array.dtype), array.shape, array.reshape(-1))
+
+
+def counting(*shape, dtype=np.float32):
+    return memory(np.arange(math.prod(shape)).astype(dtype).reshape(shape))
+
+
+def agree(*roots):
+    """Compiled values are what the interpreter says, whatever is fused, and the same bits for any number of threads."""
+    failures = check(list(roots))
+    assert not failures, failures[0].text
+
+
+def total(x, *axes, op=Ops.ADD):
+    return UOp(Ops.REDUCE, (x,), ReduceArg(op, axes or tuple(range(len(x.shape)))))
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (5,), (0, 7), ()])
+def test_pad_reads_memory_inside_only(shape):
+    padded = UOp(Ops.PAD, (counting(*shape),), tuple((a + 1, 9) for a in range(len(shape))))
+    agree(padded, total(padded + 1.0))
+
+
+@pytest.mark.parametrize("sizes", [(4, 4), (3, 0, 5), (1, 2, 3, 4), (0, 0)])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_cat_inside_an_expression(sizes, axis):
+    parts = tuple(counting(*((n, 3) if axis == 0 else (3, n))) + float(k) for k, n in enumerate(sizes))
+    joined = UOp(Ops.CAT, parts, axis)
+    agree(joined, joined * 2.0, total(joined.alu(Ops.SQRT), axis), UOp(Ops.FLIP, (joined,), (axis,)) + 1.0)
+
+
+def test_cat_of_memory_inside_an_expression():
+    """Once two buffers side by side had no rule: random graph 32."""
+    joined = UOp(Ops.CAT, (counting(4), counting(5)), 0)
+    agree(joined.alu(Ops.SQRT), total(joined), UOp(Ops.SHRINK, (joined,), ((4, 6),)) + 1.0)
