@@ -1,8 +1,8 @@
 """Simplify a kernel: canonical index expressions, masks that bounds decide, and the accesses they guard.
 
 Comes in: a graph of any stage.  Comes out: the same values, with index expressions as canonical sums of products,
-without divisions and conditions that bounds decide, constants folded.  Guarantees one form for equal index expressions of
-the kinds that reshapes make, the same in every process.  Never changes the bits of a float, NaN, infinities and -0
+without divisions and conditions that bounds decide, constants folded.  Guarantees one form for equal index expressions
+of the kinds that reshapes make, the same in every process.  Never changes the bits of a float, NaN, infinities and -0
 included, and never moves, drops or adds a loop or a STORE that may run.
 
 The mechanism is compiled (``_hot.simplify``), its rules grouped by subject: sums, division and modulo, comparisons,

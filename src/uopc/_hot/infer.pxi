@@ -1,4 +1,4 @@
-# Inference: what a node's dtype, shape, open ranges and integer bounds are, given those of its sources.
+# Inference: what a node's dtype, shape and open ranges are, given those of its sources.
 # Included by uop.pyx: each function is called once when a node is made, and reads nothing but its sources.
 
 # ---- dtypes -------------------------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ cdef DInfo infer(int code, tuple src, object arg, object dtype):
     if rule == R_VOID:
         return VOID
     if rule == R_INDEX:
-        if type(arg) is not RangeArg or not -(1 << 62) < arg.id < 1 << 62:
+        if type(arg) is not RangeArg or not isinstance(arg[0], int) or not -(1 << 62) < arg[0] < 1 << 62:
             raise TypeError(f"{OPS[code]!r} is told by a RangeArg with an integer id, not by {arg!r}")
         return INDEX_INFO
     if rule == R_ARG:
@@ -162,8 +162,8 @@ cdef object infer_shape(int code, tuple src, object arg):
     if IS_ALU[code]:
         best = EMPTY
         for i in range(PyTuple_GET_SIZE(src)):
-            s = <UOp>src[i]
-            if s.shape_ is best or s.shape_ == EMPTY:
+            s = <UOp>PyTuple_GET_ITEM(src, i)
+            if s.shape_ is best or s.shape_ is EMPTY or s.shape_ == EMPTY:
                 continue
             if best == EMPTY:
                 best = s.shape_
@@ -222,6 +222,10 @@ cdef object infer_shape(int code, tuple src, object arg):
 
 # ---- open ranges --------------------------------------------------------------------------------------------------------
 
+cdef enum:
+    MANY = 8  # sources: more may have so many ranges between them that looking through a tuple takes quadratic time
+
+
 cdef inline tuple open_ranges(UOp u):
     """The ranges open at a use of ``u``.  A RANGE does not hold itself (a cycle would keep it alive), hence the function."""
     return u.ranges_ + (u,) if u.code == C_RANGE else u.ranges_
@@ -237,177 +241,47 @@ cdef inline bint holds(tuple ranges, object r) noexcept:
 
 cdef tuple infer_ranges(int code, tuple src):
     """The union of the sources' open ranges, less those that END and REDUCE close."""
-    cdef Py_ssize_t i, k, n = PyTuple_GET_SIZE(src)
-    cdef tuple best = EMPTY, other
-    cdef dict union = None  # kept once there are many: a SINK may have thousands of sources
-    for i in range(n):
-        other = open_ranges(<UOp>PyTuple_GET_ITEM(src, i))
-        if other is best or PyTuple_GET_SIZE(other) == 0:
-            continue
-        if union is not None:
-            union.update(dict.fromkeys(other))
-            continue
-        if PyTuple_GET_SIZE(best) == 0:
-            best = other
-            continue
-        for k in range(PyTuple_GET_SIZE(other)):
-            if not holds(best, <object>PyTuple_GET_ITEM(other, k)):
-                best = best + (<object>PyTuple_GET_ITEM(other, k),)
-        if PyTuple_GET_SIZE(best) > 16:
-            union = dict.fromkeys(best)
-    if union is not None:
-        best = tuple(union)
+    cdef Py_ssize_t i, n = PyTuple_GET_SIZE(src)
+    cdef tuple best = EMPTY
+    cdef UOp s
+    if n > MANY:
+        best = union_of_many(src)
+    else:
+        for i in range(n):
+            s = <UOp>PyTuple_GET_ITEM(src, i)
+            if s.code == C_RANGE:
+                best = with_range(union_of(best, s.ranges_), s)
+            elif s.ranges_ is not best:
+                best = union_of(best, s.ranges_)
     if (code == C_END or code == C_REDUCE) and n > 1 and PyTuple_GET_SIZE(best) > 0:
         best = tuple([r for r in best if r not in src[1:]])
     return best
 
 
-# ---- integer bounds -----------------------------------------------------------------------------------------------------
-# INT64_MIN as a lower and INT64_MAX as an upper bound mean "unknown".
-
-cdef void mul_bounds(UOp u, UOp a, UOp b) noexcept:
-    cdef int64_t p = sat_mul(a.lo, b.lo), q = sat_mul(a.lo, b.hi), r = sat_mul(a.hi, b.lo), s = sat_mul(a.hi, b.hi)
-    u.lo = min(min(p, q), min(r, s))
-    u.hi = max(max(p, q), max(r, s))
+cdef inline tuple with_range(tuple ranges, UOp r):
+    return ranges if holds(ranges, r) else ranges + (r,)
 
 
-cdef void compare_bounds(UOp u, UOp a, UOp b) noexcept:
-    """Decide a comparison of integers whose bounds decide it."""
-    cdef bint known = a.info.kind != K_OTHER and b.info.kind != K_OTHER
-    cdef bint below, above, not_above, not_below
-    u.lo = 0
-    u.hi = 1
-    if not known:
-        return
-    below = a.hi != INT64_MAX and b.lo != INT64_MIN and a.hi < b.lo
-    not_above = a.hi != INT64_MAX and b.lo != INT64_MIN and a.hi <= b.lo
-    above = a.lo != INT64_MIN and b.hi != INT64_MAX and a.lo > b.hi
-    not_below = a.lo != INT64_MIN and b.hi != INT64_MAX and a.lo >= b.hi
-    if u.code == C_CMPLT:
-        if below: u.lo = 1
-        elif not_below: u.hi = 0
-    elif u.code == C_CMPLE:
-        if not_above: u.lo = 1
-        elif above: u.hi = 0
-    elif below or above or a is b or (a.lo == a.hi and b.lo == b.hi and a.lo == b.lo and a.lo != INT64_MAX and a.lo != INT64_MIN):
-        if (u.code == C_CMPEQ) == (below or above): u.hi = 0
-        else: u.lo = 1
+cdef tuple union_of(tuple a, tuple b):
+    """The ranges of ``a``, then those that only ``b`` has.  The one that holds the other is returned itself."""
+    cdef Py_ssize_t i, n = PyTuple_GET_SIZE(b)
+    if n == 0:
+        return a
+    if PyTuple_GET_SIZE(a) == 0:
+        return b
+    for i in range(n):
+        if not holds(a, <object>PyTuple_GET_ITEM(b, i)):
+            a = a + (<object>PyTuple_GET_ITEM(b, i),)
+    return a
 
 
-cdef bint alu_bounds(UOp u) noexcept:
-    """Bounds of an ALU node from those of its sources; False where nothing is known."""
-    cdef int code = u.code
-    cdef UOp a = <UOp>PyTuple_GET_ITEM(u.src, 0), b
-    if u.info.kind == K_OTHER:
-        return False
-    if code == C_CAST:
-        if a.info.kind == K_OTHER or (a.hi == INT64_MAX and a.info.lo == 0): return False  # a uint64 may turn negative
-        if u.info.kind == K_BOOL:
-            u.lo = 1 if a.lo > 0 or a.hi < 0 else 0
-            u.hi = 0 if a.lo == 0 and a.hi == 0 else 1
-        else:
-            u.lo = a.lo
-            u.hi = a.hi
-        return True
-    if code == C_ABS and a.lo > INT64_MIN:
-        u.lo = 0 if a.lo <= 0 <= a.hi else min(abs(a.lo), abs(a.hi))
-        u.hi = INT64_MAX if a.hi == INT64_MAX else max(abs(a.lo), abs(a.hi))
-        return True
-    if PyTuple_GET_SIZE(u.src) < 2:
-        return False
-    b = <UOp>PyTuple_GET_ITEM(u.src, 1)
-    if code == C_CMPLT or code == C_CMPLE or code == C_CMPEQ or code == C_CMPNE:
-        compare_bounds(u, a, b)
-    elif code == C_ADD:
-        u.lo = sat_add(a.lo, b.lo)
-        u.hi = sat_add(a.hi, b.hi)
-    elif code == C_MUL:
-        mul_bounds(u, a, b)
-    elif code == C_IDIV and b.lo > 0:
-        u.lo = floor_div(a.lo, b.lo if a.lo < 0 else b.hi)
-        u.hi = floor_div(a.hi, b.hi if a.hi < 0 else b.lo)
-    elif code == C_MOD and b.lo > 0 and b.hi != INT64_MAX:
-        u.lo = 0
-        u.hi = min(b.hi - 1, a.hi) if a.lo >= 0 else b.hi - 1
-    elif code == C_MAX:
-        u.lo = max(a.lo, b.lo)
-        u.hi = max(a.hi, b.hi)
-    elif code == C_MIN:
-        u.lo = min(a.lo, b.lo)
-        u.hi = min(a.hi, b.hi)
-    elif code == C_AND and u.info.kind == K_BOOL:
-        u.lo = min(a.lo, b.lo)
-        u.hi = min(a.hi, b.hi)
-    elif code == C_OR and u.info.kind == K_BOOL:
-        u.lo = max(a.lo, b.lo)
-        u.hi = max(a.hi, b.hi)
-    elif code == C_AND and (a.lo >= 0 or b.lo >= 0):
-        u.lo = 0
-        u.hi = min(a.hi, b.hi) if a.lo >= 0 and b.lo >= 0 else (b.hi if b.lo >= 0 else a.hi)
-    elif code == C_SHR and b.lo == b.hi and 0 <= b.lo < 63:
-        u.lo = floor_div(a.lo, (<int64_t>1) << b.lo)
-        u.hi = floor_div(a.hi, (<int64_t>1) << b.lo)
-    elif code == C_WHERE:
-        a = b
-        b = <UOp>PyTuple_GET_ITEM(u.src, 2)
-        u.lo = min(a.lo, b.lo)
-        u.hi = max(a.hi, b.hi)
-    else:
-        return False
-    return True
-
-
-cdef bint structure_bounds(UOp u) except -1:
-    """Bounds of a node that is not ALU; False where nothing is known."""
-    cdef int code = u.code
-    cdef UOp a
-    cdef Py_ssize_t i
-    if code == C_CONST:
-        if u.info.kind == K_OTHER: return False
-        values = u.arg if type(u.arg) is tuple else (u.arg,)
-        if min(values) <= INT64_MIN or max(values) >= INT64_MAX:
-            return False
-        u.lo = min(values)
-        u.hi = max(values)
-        return True
-    if code == C_IOTA:
-        u.lo = 0
-        u.hi = max(u.arg - 1, 0)
-        return True
-    if PyTuple_GET_SIZE(u.src) == 0:
-        return False
-    a = <UOp>PyTuple_GET_ITEM(u.src, 0)
-    if code == C_RANGE:
-        u.lo = 0
-        u.hi = max(sat_add(a.hi, -1), 0)
-        return True
-    if u.info.kind == K_OTHER or a.info.kind == K_OTHER:
-        return False
-    if code == C_STACK or code == C_CAT or IS_MOVEMENT[code] or code == C_GATHER or code == C_STAGE or code == C_AFTER:
-        u.lo = a.lo
-        u.hi = a.hi
-        if code == C_STACK or code == C_CAT:
-            for i in range(1, PyTuple_GET_SIZE(u.src)):
-                a = <UOp>PyTuple_GET_ITEM(u.src, i)
-                u.lo = min(u.lo, a.lo)
-                u.hi = max(u.hi, a.hi)
-        elif code == C_PAD:
-            u.lo = min(u.lo, 0)
-            u.hi = max(u.hi, 0)
-        return True
-    return False
-
-
-cdef int infer_bounds(UOp u) except -1:
-    cdef DInfo info = u.info
-    cdef bint known = alu_bounds(u) if IS_ALU[u.code] else structure_bounds(u)
-    if known and info.kind == K_INT:  # what may leave the type wraps: then it may be anything
-        known = u.lo >= info.lo and u.hi <= info.hi
-        if known and (u.code == C_ADD or u.code == C_MUL):
-            known = (u.lo > INT64_MIN or info.lo > INT64_MIN) and (u.hi < INT64_MAX or info.hi < INT64_MAX)
-    elif known and info.kind == K_BOOL:
-        known = u.lo >= 0 and u.hi <= 1
-    if not known or u.lo == INT64_MAX or u.hi == INT64_MIN:
-        u.lo = info.lo
-        u.hi = info.hi
-    return 0
+cdef tuple union_of_many(tuple src):
+    """The same through a dict: a SINK may have thousands of sources with a range each."""
+    cdef dict union = {}
+    cdef tuple last = EMPTY
+    for s in src:
+        ranges = open_ranges(<UOp>s)
+        if ranges is not last:
+            last = <tuple>ranges
+            union.update(dict.fromkeys(last))
+    return tuple(union)

@@ -8,9 +8,13 @@ from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 
 
+cdef struct Pair:
+    PyObject* key                  # NULL: free
+    PyObject* value
+
+
 cdef struct PtrMap:
-    PyObject** keys
-    PyObject** values
+    Pair* pairs
     uint64_t mask
     uint64_t used
 
@@ -24,29 +28,25 @@ cdef inline int ptrmap_init(PtrMap* m, uint64_t expected) except -1:
     cdef uint64_t cap = 64
     while cap < expected * 2:
         cap *= 2
-    m.keys = <PyObject**>calloc(cap, sizeof(PyObject*))
-    m.values = <PyObject**>calloc(cap, sizeof(PyObject*))
+    m.pairs = <Pair*>calloc(cap, sizeof(Pair))
     m.mask = cap - 1
     m.used = 0
-    if m.keys == NULL or m.values == NULL:
-        ptrmap_free(m)
+    if m.pairs == NULL:
         raise MemoryError()
     return 0
 
 
 cdef inline void ptrmap_free(PtrMap* m) noexcept nogil:
-    free(m.keys)
-    free(m.values)
-    m.keys = NULL
-    m.values = NULL
+    free(m.pairs)
+    m.pairs = NULL
 
 
 cdef inline PyObject* ptrmap_get(PtrMap* m, PyObject* key) noexcept nogil:
     """The value of ``key``, or NULL."""
     cdef uint64_t i = ptr_hash(key) & m.mask
-    while m.keys[i] != NULL:
-        if m.keys[i] == key:
-            return m.values[i]
+    while m.pairs[i].key != NULL:
+        if m.pairs[i].key == key:
+            return m.pairs[i].value
         i = (i + 1) & m.mask
     return NULL
 
@@ -54,20 +54,20 @@ cdef inline PyObject* ptrmap_get(PtrMap* m, PyObject* key) noexcept nogil:
 cdef inline int ptrmap_set(PtrMap* m, PyObject* key, PyObject* value) except -1:
     cdef uint64_t i
     cdef PtrMap bigger
-    if (m.used + 1) * 3 > (m.mask + 1) * 2:
-        ptrmap_init(&bigger, (m.mask + 1))
+    if m.used * 2 > m.mask:
+        ptrmap_init(&bigger, m.mask + 1)
         for i in range(m.mask + 1):
-            if m.keys[i] != NULL:
-                ptrmap_set(&bigger, m.keys[i], m.values[i])
+            if m.pairs[i].key != NULL:
+                ptrmap_set(&bigger, m.pairs[i].key, m.pairs[i].value)
         ptrmap_free(m)
         m[0] = bigger
     i = ptr_hash(key) & m.mask
-    while m.keys[i] != NULL:
-        if m.keys[i] == key:
-            m.values[i] = value
+    while m.pairs[i].key != NULL:
+        if m.pairs[i].key == key:
+            m.pairs[i].value = value
             return 0
         i = (i + 1) & m.mask
-    m.keys[i] = key
-    m.values[i] = value
+    m.pairs[i].key = key
+    m.pairs[i].value = value
     m.used += 1
     return 0

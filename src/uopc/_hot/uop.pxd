@@ -19,13 +19,12 @@ cdef enum:
 
 cdef class UOp:
     cdef readonly int code       # the op as a plain integer, for dispatch in Cython
-    cdef readonly object dtype
+    cdef bint entered            # in the table
     cdef readonly tuple src
     cdef readonly object arg
     cdef tuple ranges_           # open RANGEs, outermost first; a RANGE leaves itself out
     cdef object shape_           # None: the op has no shape
     cdef public object realized  # where the value stands, once it was computed
-    cdef bint entered            # in the table
     cdef DInfo info
     cdef int64_t lo, hi
     cdef uint64_t h

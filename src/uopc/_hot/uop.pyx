@@ -8,6 +8,7 @@ bounds follow from the sources when the node is made, so that nothing has to rec
 cimport cython
 from cpython.object cimport PyObject, PyObject_Hash, PyTypeObject
 from cpython.ref cimport Py_INCREF
+from cpython.list cimport PyList_GET_ITEM
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_New, PyTuple_SET_ITEM
 from libc.stdint cimport int64_t, uint64_t, INT64_MAX, INT64_MIN
 from libc.stdlib cimport calloc, free
@@ -22,6 +23,10 @@ from uopc.ops import TABLE, AxisType, DTypeRule, Flags, Kind, Ops, RangeArg
 
 cdef extern from "Python.h":
     void PyType_Modified(PyTypeObject* t)
+    long PyLong_AsLong(object) except? -1
+    long long PyLong_AsLongLongAndOverflow(object, int*)
+
+cdef int OVERFLOW = 0
 
 ctypedef PyObject* (*newfunc_t)(PyTypeObject*, PyObject*, PyObject*) except NULL
 
@@ -70,11 +75,18 @@ cdef int R_GIVEN = DTypeRule.GIVEN, R_VOID = DTypeRule.VOID, R_FIRST = DTypeRule
 cdef int R_SAME = DTypeRule.SAME, R_BOOL = DTypeRule.BOOL, R_SELECT = DTypeRule.SELECT, R_LOAD = DTypeRule.LOAD
 
 include "infer.pxi"
+include "bounds.pxi"
 
 # ---- the table of nodes -------------------------------------------------------------------------------------------------
 
-cdef PyObject** table = NULL
+cdef struct Entry:
+    # the hash stands beside the node, so that a probe that fails does not touch the node
+    uint64_t h
+    PyObject* node                 # borrowed; NULL: free
+
+cdef Entry* table = NULL
 cdef uint64_t table_mask = 0, table_used = 0
+cdef uint64_t table_version = 0    # changes with every node that comes or goes
 
 
 cdef inline uint64_t mix(uint64_t h, uint64_t v) noexcept nogil:
@@ -83,25 +95,32 @@ cdef inline uint64_t mix(uint64_t h, uint64_t v) noexcept nogil:
 
 
 cdef uint64_t hash_arg(object arg) except? 0:
+    """Equal for arguments that are the same by ``same_arg``."""
     cdef double d
     cdef uint64_t bits
     if type(arg) is float:  # by bits: 0.0 and -0.0 are different constants, and a NaN equals itself
         d = arg
         memcpy(&bits, &d, sizeof(double))
         return bits
+    if type(arg) is RangeArg:
+        return mix(PyLong_AsLong(arg[0]), PyLong_AsLong(arg[1]))
+    if type(arg) is tuple and len(arg) > 0 and type((<tuple>arg)[0]) is float:
+        bits = 0
+        for value in <tuple>arg:
+            bits = mix(bits, hash_arg(value))
+        return bits
     return <uint64_t>PyObject_Hash(arg)
 
 
 cdef bint same_arg(object a, object b) except -1:
-    cdef double x, y
     if a is b:
         return True
     if type(a) is not type(b):
         return False
     if type(a) is float:
-        x = a
-        y = b
         return hash_arg(a) == hash_arg(b)
+    if type(a) is tuple and len(a) > 0 and type((<tuple>a)[0]) is float:
+        return len(a) == len(b) and all([same_arg(x, y) for x, y in zip(<tuple>a, <tuple>b)])
     return a == b
 
 
@@ -109,15 +128,15 @@ cdef int grow() except -1:
     global table, table_mask
     cdef uint64_t old_cap = table_mask + 1 if table != NULL else 0
     cdef uint64_t cap = old_cap * 2 if old_cap else 4096
-    cdef PyObject** old = table
-    cdef PyObject** fresh = <PyObject**>calloc(cap, sizeof(PyObject*))
+    cdef Entry* old = table
+    cdef Entry* fresh = <Entry*>calloc(cap, sizeof(Entry))
     cdef uint64_t i, j
     if fresh == NULL:
         raise MemoryError()
     for i in range(old_cap):
-        if old[i] != NULL:
-            j = (<UOp>old[i]).h & (cap - 1)
-            while fresh[j] != NULL:
+        if old[i].node != NULL:
+            j = old[i].h & (cap - 1)
+            while fresh[j].node != NULL:
                 j = (j + 1) & (cap - 1)
             fresh[j] = old[i]
     table = fresh
@@ -128,80 +147,91 @@ cdef int grow() except -1:
 
 cdef void table_remove(PyObject* node, uint64_t h) noexcept:
     """Take a dying node out, shifting later entries of its probe run back so that no tombstone is needed."""
-    global table_used
+    global table_used, table_version
     cdef uint64_t i = h & table_mask, j, home
-    while table[i] != node:
-        if table[i] == NULL:
-            return
+    while table[i].node != node:
         i = (i + 1) & table_mask
     table_used -= 1
+    table_version += 1
     j = i
     while True:
-        table[i] = NULL
+        table[i].node = NULL
         while True:
             j = (j + 1) & table_mask
-            if table[j] == NULL:
+            if table[j].node == NULL:
                 return
-            home = (<UOp>table[j]).h & table_mask
-            if (i <= j and (home <= i or home > j)) or (i > j and home <= i and home > j):
+            home = table[j].h & table_mask
+            if ((j - home) & table_mask) >= ((j - i) & table_mask):
                 break
         table[i] = table[j]
         i = j
 
 
-cdef inline UOp find(uint64_t h, int code, DInfo info, tuple src, object arg):
-    """The living node with these parts, or None."""
-    cdef uint64_t i = h & table_mask
-    cdef Py_ssize_t n = PyTuple_GET_SIZE(src), k
+cdef inline bint same_sources(tuple a, tuple b) noexcept:
+    cdef Py_ssize_t n = PyTuple_GET_SIZE(a), k
+    if PyTuple_GET_SIZE(b) != n:
+        return False
+    for k in range(n):
+        if PyTuple_GET_ITEM(a, k) != PyTuple_GET_ITEM(b, k):
+            return False
+    return True
+
+
+cdef UOp find(uint64_t h, int code, DInfo info, tuple src, object arg, uint64_t* free_slot):
+    """The living node with these parts, or None: then ``free_slot`` is where it belongs, until the table changes."""
+    cdef uint64_t i = h & table_mask, version
     cdef UOp u
-    while table[i] != NULL:
-        u = <UOp>table[i]
-        if u.h == h and u.code == code and u.info is info and PyTuple_GET_SIZE(u.src) == n:
-            for k in range(n):
-                if PyTuple_GET_ITEM(u.src, k) != PyTuple_GET_ITEM(src, k):
-                    break
-            else:
+    while table[i].node != NULL:
+        if table[i].h == h:
+            u = <UOp>table[i].node
+            if u.code == code and u.info is info and same_sources(u.src, src):
+                if u.arg is arg:
+                    return u
+                version = table_version
                 if same_arg(u.arg, arg):
                     return u
+                if version != table_version:  # the comparison ran Python code: start again
+                    return find(h, code, info, src, arg, free_slot)
         i = (i + 1) & table_mask
+    free_slot[0] = i
     return None
 
 
 cdef UOp intern(int code, DInfo info, tuple src, object arg):
     """The node with these parts: the living one if there is one, else a new one.  ValueError where the shapes do not fit."""
-    global table_used
-    cdef uint64_t h = mix(<uint64_t>code, <uint64_t><PyObject*>info), i
+    global table_used, table_version
+    cdef uint64_t h = mix(<uint64_t>code, <uint64_t><PyObject*>info), slot = 0, version
     cdef Py_ssize_t k
     cdef UOp u, twin
     for k in range(PyTuple_GET_SIZE(src)):
         h = mix(h, <uint64_t>PyTuple_GET_ITEM(src, k))
     if arg is not None:
         h = mix(h, hash_arg(arg))
-    if table == NULL or (table_used + 1) * 3 > (table_mask + 1) * 2:
+    if table == NULL or table_used * 2 > table_mask:
         grow()
-    u = find(h, code, info, src, arg)
+    u = find(h, code, info, src, arg, &slot)
     if u is not None:
         return u
+    version = table_version
     u = <UOp>UOp.__new__(UOp)
     u.code = code
     u.info = info
-    u.dtype = info.dtype
     u.src = src
     u.arg = arg
     u.shape_ = infer_shape(code, src, arg)
     u.ranges_ = infer_ranges(code, src)
     infer_bounds(u)
-    # inference runs Python code, in which another thread may have made the same node or grown the table
-    twin = find(h, code, info, src, arg)
-    if twin is not None:
-        return twin
-    i = h & table_mask
-    while table[i] != NULL:
-        i = (i + 1) & table_mask
+    if version != table_version:
+        # inference may run Python code, in which another thread may have made the same node or grown the table
+        twin = find(h, code, info, src, arg, &slot)
+        if twin is not None:
+            return twin
     u.h = h
     u.entered = True
-    table[i] = <PyObject*>u
+    table[slot].h = h
+    table[slot].node = <PyObject*>u
     table_used += 1
+    table_version += 1
     return u
 
 
@@ -232,8 +262,38 @@ cdef DInfo widen(DInfo info, UOp source):
     return info if info.count == source.info.count else info_of(info.dtype.vec(source.info.count))
 
 
+cdef enum:
+    LEAST_KEPT = -16
+    MOST_KEPT = 512  # index constants up to here are most of all constants: they live for ever and are not looked up
+
+cdef list KEPT = []
+
+
 cdef UOp const_int(int64_t value, DInfo info):
+    """A constant of an integer or index type that holds ``value``."""
+    if info is INDEX_INFO and LEAST_KEPT <= value <= MOST_KEPT:
+        return <UOp>PyList_GET_ITEM(KEPT, value - LEAST_KEPT)
     return intern(C_CONST, info, EMPTY, value)
+
+
+cdef UOp const_index(object value):
+    """An index constant of a Python int of any size."""
+    cdef int overflow = 0
+    cdef int64_t v = PyLong_AsLongLongAndOverflow(value, &overflow)
+    return intern(C_CONST, INDEX_INFO, EMPTY, value) if overflow else const_int(v, INDEX_INFO)
+
+
+cdef UOp const_of(object value, DInfo info):
+    """A constant of any scalar or vector type; the value is converted to it."""
+    cdef double d
+    if type(value) is int:
+        if info is INDEX_INFO:
+            return const_index(value)
+    elif type(value) is float and info is FLOAT:
+        d = value
+        if d == <double><float>d:
+            return intern(C_CONST, info, EMPTY, value)
+    return intern(C_CONST, info, EMPTY, info.dtype.convert(value))
 
 
 cdef UOp binary(int code, UOp a, UOp b):
@@ -249,13 +309,15 @@ cdef UOp operand(object value, UOp like):
     if type(value) is UOp:
         return <UOp>value
     if like.info.kind == K_INDEX and type(value) is int:
-        return intern(C_CONST, INDEX_INFO, EMPTY, value)
+        return const_index(value)
+    if like.info is FLOAT and type(value) is float:
+        return const_of(value, FLOAT)
     if not isinstance(value, (bool, int, float)):
         raise TypeError(f"{value!r} is not a UOp, bool, int or float")
     scalar = like.dtype.scalar()
     if isinstance(value, float) and not scalar.is_float:
         raise TypeError(f"the float {value!r} does not go with {like.dtype!r}; cast first")
-    return intern(C_CONST, info_of(scalar), EMPTY, scalar.convert(value))
+    return const_of(value, info_of(scalar))
 
 
 cdef UOp arithmetic(int code, object a, object b):
@@ -306,7 +368,11 @@ cdef class UOp:
 
     @property
     def op(self):
-        return OPS[self.code]
+        return <object>PyList_GET_ITEM(OPS, self.code)
+
+    @property
+    def dtype(self):
+        return self.info.dtype
 
     @property
     def shape(self):
@@ -335,7 +401,7 @@ cdef class UOp:
         """A constant; bool, index or float32 by the Python type of ``value`` unless ``dtype`` says otherwise."""
         if dtype is None:
             return make(C_CONST, EMPTY, value, None)
-        return intern(C_CONST, info_of(dtype), EMPTY, dtype.convert(value))
+        return const_of(value, info_of(dtype))
 
     @staticmethod
     def wrap(roots, targets, fn):
@@ -382,7 +448,7 @@ cdef class UOp:
             for i, n in zip(idx, self.shape):
                 flat = i if flat is None else flat * n + i
         if type(flat) is not UOp:
-            flat = intern(C_CONST, INDEX_INFO, EMPTY, int(flat))
+            flat = const_index(int(flat))
         return make(C_INDEX, (self, flat), None, None)
 
     def load(self, gate=None):
@@ -488,6 +554,7 @@ def new_from_call(op, src=(), arg=None, dtype=None):
 
 UOPC_SET_NEW(UOp, uop_new)
 PyType_Modified(<PyTypeObject*>UOp)
+KEPT.extend([intern(C_CONST, INDEX_INFO, EMPTY, value) for value in range(LEAST_KEPT, MOST_KEPT + 1)])
 
 
 # ---- traversal ----------------------------------------------------------------------------------------------------------
@@ -583,8 +650,9 @@ def live_nodes():
 
 def range_(end, id, axis_type=AxisType.LOOP):
     """A loop counter from 0 to ``end`` (an int, or an index expression of outer ranges); ``id`` tells it from others."""
-    e = end if type(end) is UOp else intern(C_CONST, INDEX_INFO, EMPTY, int(end))
-    return make(C_RANGE, (e,), RangeArg(id, axis_type), None)
+    cdef UOp e = <UOp>end if type(end) is UOp else const_index(int(end))
+    arg = tuple.__new__(RangeArg, (id, axis_type))
+    return intern(C_RANGE, infer(C_RANGE, (e,), arg, None), (e,), arg)
 
 
 def sink(*stores):
