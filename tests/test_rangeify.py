@@ -51,3 +51,16 @@ def test_cat_of_memory_inside_an_expression():
     """Once two buffers side by side had no rule: random graph 32."""
     joined = UOp(Ops.CAT, (counting(4), counting(5)), 0)
     agree(joined.alu(Ops.SQRT), total(joined), UOp(Ops.SHRINK, (joined,), ((4, 6),)) + 1.0)
+
+
+@pytest.mark.parametrize("shape", [(0, 9, 5), (5, 0), (1, 0, 1), (0,)])
+def test_reshape_of_nothing(shape):
+    empty = UOp(Ops.RESHAPE, (counting(0) + 1.0,), shape)
+    agree(empty, total(empty), total(empty, 0, op=Ops.MAX), UOp(Ops.PAD, (empty,), ((1, 2),) * len(shape)))
+
+
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)])
+def test_halves_reduce_in_lanes(axes):
+    """An accumulator of lanes lost them where it became float32: random graph 20."""
+    x = counting(5, 33, dtype=np.float16) * 0.25
+    agree(total(x, *axes), total(x, *axes, op=Ops.MAX), total(x.alu(Ops.MIN, 1.0), *axes, op=Ops.MUL))

@@ -147,6 +147,8 @@ def _index_below(u: UOp, axes: Axes, kernel: _Kernel) -> list[Axes]:
 def _regroup(old: tuple[int, ...], new: tuple[int, ...], axes: Axes) -> Axes:
     """Through a RESHAPE, the axes of a group depend on all loops of the group."""
     out: list[frozenset[int]] = []
+    if 0 in old:
+        return (frozenset(),) * len(old)
     i = j = 0
     while i < len(old) or j < len(new):
         i0, j0 = i, j

@@ -84,7 +84,7 @@ def _over_float32(old: UOp, u: UOp) -> UOp:
     if u.op is Ops.CONST:
         return UOp(Ops.CONST, (), old.arg, dtypes.float32.vec(old.dtype.count))
     if u.op is Ops.ALLOC and half:
-        return UOp(Ops.ALLOC, (), ParamArg(old.arg.slot, dtypes.float32, old.arg.shape))
+        return UOp(Ops.ALLOC, (), ParamArg(old.arg.slot, dtypes.float32.vec(old.dtype.count), old.arg.shape))
     if u.op is Ops.HREDUCE and half:
         return u.replace(dtype=dtypes.float32)
     if u.op is Ops.LOAD and half:

@@ -12,6 +12,8 @@ from uopc.uop import UOp
 def _reshape(u: UOp, idx: Idx, ctx: Ctx) -> Idx:
     """Flatten and unflatten, group by group: axes whose sizes multiply to the same on both sides keep to themselves."""
     old, new = u.src[0].shape, u.shape
+    if 0 in old:  # there is no such element
+        return (ZERO,) * len(old)
     out: list[UOp] = []
     i = j = 0
     while i < len(old) or j < len(new):
