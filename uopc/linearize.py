@@ -4,8 +4,9 @@ In: a program of the REGISTER stage after ``decompose``: STOREs under ENDs, orde
 Out: ``LINEAR(node, ...)``: every node but constants, each behind its sources and inside exactly the loops that it depends on.  A RANGE opens its
 loop; each time an END stands in the list, it closes the innermost open one.
 
-Guarantees: a value stands as far out as it can (loop-invariant code needs no pass of its own); where nothing orders a load from an
-ALLOC and a store to it in the same loop body, the load comes first; time is near-linear in the graph.  Never changes a node.
+Guarantees: a value stands as far out as it can (loop-invariant code needs no pass of its own); a LOAD stands before every STORE to its memory
+that it is not AFTER, so that it reads what was there before; statements that nothing orders keep the order of the graph; time is near-linear in
+the graph.  Never changes a node.  ValueError, with the node, for a program that has no such order.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from uopc.uop import UOp, toposort
 # Among statements that may go next: loads from ALLOCs first, stores last; otherwise the order of the graph.
 _EARLY, _NORMAL, _LATE = 0, 1, 2
 
+# A loop, by its RANGE, or None for the body of the function.
+Loop = UOp | None
+
 
 class _Nest:
     """Which loop encloses which, and where each node belongs."""
@@ -28,42 +32,77 @@ class _Nest:
         for u in order:
             if u.op is Ops.END:
                 for k, r in enumerate(u.src[1:]):
+                    if r in self.ends:
+                        raise ValueError(f"{r!r} is closed by {self.ends[r]!r} and by {u!r}: each loop needs its own RANGE, or one END")
                     self.ends[r] = u
                     around[r] = u.ranges + u.src[1 : 1 + k]
-        self.depth: dict[UOp | None, int] = {None: 0}
-        self.parent: dict[UOp | None, UOp | None] = {}
+        for u in order:
+            if u.op is Ops.RANGE and u not in self.ends:
+                raise ValueError(f"{u!r} is never closed by an END")
+        self.depth: dict[Loop, int] = {None: 0}
+        self.parent: dict[Loop, Loop] = {}
         for r in around:
             self._place(r, around)
 
     def _place(self, r: UOp, around: dict[UOp, tuple[UOp, ...]]) -> None:
         """Depth and parent of ``r``, those of the loops around it first."""
-        stack = [r]
+        stack, under_way = [r], {r}
         while stack:
             top = stack[-1]
-            missing = [q for q in around[top] if q not in self.depth]
-            if missing:
-                stack += missing
+            missing = next((q for q in around[top] if q not in self.depth), None)
+            if missing is not None:
+                if missing in under_way:
+                    raise ValueError(f"{missing!r} and {top!r} are each inside the other: an END closes a loop that the other still needs")
+                stack.append(missing)
+                under_way.add(missing)
                 continue
             stack.pop()
             self.parent[top] = max(around[top], key=self.depth.__getitem__, default=None)
             self.depth[top] = self.depth[self.parent[top]] + 1
 
-    def home(self, u: UOp) -> UOp | None:
-        """The innermost loop that ``u`` depends on; None is the function's body.  An END stands where its loop does."""
+    def home(self, u: UOp) -> Loop:
+        """The innermost loop that ``u`` depends on.  An END stands where its loop does."""
         if u.op is Ops.END:
-            return self.parent[u.src[1]]
-        if u.op is Ops.RANGE:
-            return self.parent[u]
-        return max(u.ranges, key=self.depth.__getitem__, default=None)
+            return self.parent[u.src[1]] if len(u.src) > 1 else self.innermost(u)
+        return self.parent[u] if u.op is Ops.RANGE else self.innermost(u)
+
+    def innermost(self, u: UOp) -> Loop:
+        """The deepest loop that is open at ``u``.  ValueError where they are not inside one another."""
+        ranges = u.ranges
+        if len(ranges) < 2:
+            return ranges[0] if ranges else None
+        deepest: Loop = max(ranges, key=self.depth.__getitem__)
+        around, r = 0, deepest
+        while r is not None:
+            around += r in ranges
+            r = self.parent[r]
+        if around != len(ranges):
+            raise ValueError(f"{u!r} is inside loops that are not inside one another: {', '.join(map(repr, ranges))}")
+        return deepest
+
+    def meet(self, a: UOp, home_a: Loop, b: UOp, home_b: Loop) -> tuple[UOp, UOp, Loop]:
+        """The innermost loop that holds ``a`` and ``b``, and what stands for each in it: itself, or a loop around it."""
+        while home_a is not home_b:
+            if self.depth[home_a] >= self.depth[home_b]:
+                assert home_a is not None
+                a, home_a = home_a, self.parent[home_a]
+            else:
+                assert home_b is not None
+                b, home_b = home_b, self.parent[home_b]
+        return a, b, home_a
+
+
+def _memory(u: UOp) -> tuple[Ops, int]:
+    """What a LOAD or STORE accesses: a parameter or a local, and its slot."""
+    while u.op not in (Ops.BUFFER, Ops.ALLOC):
+        u = u.src[0]
+    return u.op, u.arg.slot
 
 
 def _priority(u: UOp) -> int:
     if u.op is Ops.STORE:
         return _LATE
-    memory = u.src[0].src[0] if u.op is Ops.LOAD else u
-    while memory.op is Ops.AFTER:
-        memory = memory.src[0]
-    return _EARLY if u.op is Ops.LOAD and memory.op is Ops.ALLOC else _NORMAL
+    return _EARLY if u.op is Ops.LOAD and _memory(u)[0] is Ops.ALLOC else _NORMAL
 
 
 def _sources(u: UOp) -> list[UOp]:
@@ -79,25 +118,70 @@ def _sources(u: UOp) -> list[UOp]:
     return out
 
 
-def _regions(order: list[UOp], nest: _Nest) -> dict[UOp | None, dict[UOp, list[UOp]]]:
-    """For each loop (None: the function), its items, each with the items that must come after it.
+def _overwrites(order: list[UOp]) -> list[tuple[UOp, UOp]]:
+    """Each LOAD with each STORE that may write to the same place and that the LOAD is not AFTER: what it reads was there before."""
+    accesses: dict[tuple[Ops, int], tuple[list[UOp], list[UOp]]] = {}
+    for u in order:
+        if u.op in (Ops.LOAD, Ops.STORE):
+            accesses.setdefault(_memory(u), ([], []))[u.op is Ops.STORE].append(u)
+    shared = [(loads, stores) for loads, stores in accesses.values() if loads and stores]
+    if not shared:
+        return []
+    bits = {s: 1 << k for k, s in enumerate(s for _, stores in shared for s in stores)}
+    behind: dict[UOp, int] = {}  # the STOREs that each node comes after
+    for u in order:
+        seen = bits.get(u, 0)
+        for s in u.src:
+            seen |= behind[s]
+        behind[u] = seen
+    return [
+        (load, store)
+        for loads, stores in shared
+        for load in loads
+        for store in stores
+        if not behind[load] & bits[store] and not _apart(load.src[0], store.src[0])
+    ]
+
+
+def _apart(a: UOp, b: UOp) -> bool:
+    """Whether two INDEXes are single elements at different constant places."""
+    constant = a.src[1].op is Ops.CONST and b.src[1].op is Ops.CONST
+    return constant and a.src[1].arg != b.src[1].arg and a.dtype is b.dtype and a.dtype is _element(a) and _element(b) is b.dtype
+
+
+def _element(index: UOp) -> object:
+    memory = index
+    while memory.op not in (Ops.BUFFER, Ops.ALLOC):
+        memory = memory.src[0]
+    return memory.dtype if index.src[1].dtype.count == 1 else None
+
+
+Regions = dict[Loop, dict[UOp, list[UOp]]]
+
+
+def _regions(order: list[UOp], nest: _Nest) -> Regions:
+    """For each loop, its items, each with the items that must come after it.
 
     A loop inside another is one item, named by its RANGE: what it needs from outside must come before all of it.
     """
-    regions: dict[UOp | None, dict[UOp, list[UOp]]] = {None: {}}
-    homes = {u: nest.home(u) for u in order}
+    regions: Regions = {None: {}}
+    homes = {u: nest.home(u) for u in order if u.op is not Ops.CONST}
     for u in order:
         if u.op in (Ops.CONST, Ops.SINK, Ops.END):
             continue
         regions.setdefault(homes[u], {}).setdefault(u, [])
         for s in _sources(u):
-            before = s.src[1] if s.op is Ops.END else s
+            before = s.src[1] if s.op is Ops.END and len(s.src) > 1 else s
             region, after, place = homes[s], u, homes[u]
             while place is not region:
                 if place is None:
                     raise ValueError(f"{u!r} uses {s!r} outside the loop it belongs to")
                 after, place = place, nest.parent[place]
             regions.setdefault(region, {}).setdefault(before, []).append(after)
+    for load, store in _overwrites(order):
+        first, then, region = nest.meet(load, homes[load], store, homes[store])
+        if first is not then:
+            regions[region].setdefault(first, []).append(then)
     return regions
 
 
@@ -118,9 +202,20 @@ def _sort(items: dict[UOp, list[UOp]], rank: dict[UOp, int]) -> list[UOp]:
             if waiting[user] == 0:
                 heapq.heappush(ready, (_priority(user), rank[user], user))
     if len(out) != len(waiting):
-        stuck = next(u for u, n in waiting.items() if n > 0)
-        raise ValueError(f"the loops of {stuck!r} cannot be put in an order: it depends on itself through AFTER or END")
+        raise ValueError(_why_stuck({u: users for u, users in items.items() if waiting[u] > 0}))
     return out
+
+
+def _why_stuck(items: dict[UOp, list[UOp]]) -> str:
+    """The circle in which items wait for one another."""
+    before = {user: u for u, users in items.items() for user in users if user in items}
+    at = next(iter(before))
+    path: list[UOp] = []
+    while at not in path:
+        path.append(at)
+        at = before[at]
+    circle = path[path.index(at) :][::-1]
+    return "these cannot be put in an order, each must come before the next, and the last before the first: " + ", ".join(map(repr, circle))
 
 
 def linearize(root: UOp) -> UOp:
@@ -132,7 +227,7 @@ def linearize(root: UOp) -> UOp:
     rank.update({r: rank[end] for r, end in nest.ends.items()})
     regions = _regions(order, nest)
     out: list[UOp] = []
-    open_loops: list[tuple[UOp | None, list[UOp]]] = [(None, _sort(regions[None], rank)[::-1])]
+    open_loops: list[tuple[Loop, list[UOp]]] = [(None, _sort(regions[None], rank)[::-1])]
     while open_loops:
         loop, items = open_loops[-1]
         if not items:
@@ -143,7 +238,5 @@ def linearize(root: UOp) -> UOp:
         u = items.pop()
         out.append(u)
         if u.op is Ops.RANGE:
-            if u not in nest.ends:
-                raise ValueError(f"{u!r} is never closed by an END")
             open_loops.append((u, _sort(regions.get(u, {}), rank)[::-1]))
     return UOp(Ops.LINEAR, tuple(out), root.arg)

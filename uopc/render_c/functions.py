@@ -1,0 +1,119 @@
+"""Inline functions for what C has no operator for: each declared in a unit that uses it, by the name that is returned.
+
+Every form was chosen by looking at what gcc 12 and clang 14 make of it with ``-O1``: ``select`` is a compare and a masked move with AVX-512
+and a blend with AVX2, ``fold`` a logarithm of extracts, and one instruction of the machine stands where a loop over lanes stays scalar.
+"""
+
+from __future__ import annotations
+
+from uopc.ops import Ops
+from uopc.render_c.code import Code, call
+from uopc.render_c.types import SIGNED, Declarations, type_name
+from uopc.uop import DType, dtypes
+
+LIBM = {
+    Ops.EXP: "exp", Ops.EXP2: "exp2", Ops.EXPM1: "expm1", Ops.LOG: "log", Ops.LOG2: "log2", Ops.LOG1P: "log1p", Ops.SIN: "sin",
+    Ops.COS: "cos", Ops.TAN: "tan", Ops.TANH: "tanh", Ops.ERF: "erf", Ops.POW: "pow", Ops.FMOD: "fmod", Ops.SQRT: "sqrt",
+}  # fmt: skip
+
+INFIX = {
+    Ops.ADD: "+", Ops.MUL: "*", Ops.DIV: "/", Ops.IDIV: "/", Ops.MOD: "%", Ops.AND: "&", Ops.OR: "|", Ops.XOR: "^",
+    Ops.SHL: "<<", Ops.SHR: ">>", Ops.CMPLT: "<", Ops.CMPLE: "<=", Ops.CMPEQ: "==", Ops.CMPNE: "!=",
+}  # fmt: skip
+# Logic on masks (-1 or 0) by what a reduction or an operator on bools is called.
+ON_MASKS = {Ops.MAX: Ops.OR, Ops.ADD: Ops.OR, Ops.MIN: Ops.AND, Ops.MUL: Ops.AND}
+
+# What a macro of the compiler says that the machine has, by the bytes of the vector.
+HAS_VECTORS = {16: "__AVX__", 32: "__AVX__", 64: "__AVX512F__"}
+
+
+def select(unit: Declarations, dtype: DType) -> str:
+    """Lanes of a where a mask of lanes as wide holds, else of b."""
+    t, m = unit.type(dtype), unit.mask(dtype.scalar().itemsize, dtype.count)
+    body = f"return ({t})((m & ({m})a) | (~m & ({m})b));"
+    return unit.function(f"select_{type_name(dtype)}", f"{t} ({m} m, {t} a, {t} b)", body)
+
+
+def extremum(unit: Declarations, op: Ops, dtype: DType) -> str:
+    """The larger (MAX) or smaller of two; a NaN on either side is the result, as NumPy's."""
+    t, sign = unit.type(dtype), ">" if op is Ops.MAX else "<"
+    holds = f"(a {sign} b) | (a != a)" if dtype.is_float else f"a {sign} b"
+    body = f"return {holds} ? a : b;" if dtype.count == 1 else f"return {select(unit, dtype)}({holds}, a, b);"
+    return unit.function(f"{op.name.lower()}_{type_name(dtype)}", f"{t} ({t} a, {t} b)", body)
+
+
+def bound(unit: Declarations, op: Ops, dtype: DType) -> str:
+    """MAX or MIN of floats where b is no NaN: one comparison does."""
+    t, sign = unit.type(dtype), "<" if op is Ops.MAX else ">"
+    choose = "a {0} b ? b : a" if dtype.count == 1 else select(unit, dtype) + "(a {0} b, b, a)"
+    name = f"at_{'least' if op is Ops.MAX else 'most'}_{type_name(dtype)}"
+    return unit.function(name, f"{t} ({t} a, {t} b)", f"return {choose.format(sign)};")
+
+
+def reinterpret(unit: Declarations, dtype: DType, source: DType) -> str:
+    """The bits of a scalar as another type."""
+    body = f"union {{ {source.c_name} from; {dtype.c_name} to; }} u = {{a}}; return u.to;"
+    return unit.function(f"{type_name(dtype)}_bits_{type_name(source)}", f"{dtype.c_name} ({source.c_name} a)", body)
+
+
+def lane_by_lane(unit: Declarations, op: Ops, dtype: DType) -> str:
+    """A function of C's library on each lane."""
+    t, scalar = unit.type(dtype), dtype.scalar()
+    operands = "ab" if op in (Ops.POW, Ops.FMOD) else "a"
+    call = f"{libm(op, scalar)}({', '.join(f'{x}[i]' for x in operands)})"
+    body = f"{t} r; for (int i = 0; i < {dtype.count}; i++) r[i] = {call}; return r;"
+    if op is Ops.SQRT:
+        instruction = "vsqrtps" if scalar is dtypes.float32 else "vsqrtpd"
+        body = _one_instruction(f"{instruction} %1, %0", dtype.itemsize, t, body)
+    return unit.function(f"{LIBM[op]}_{type_name(dtype)}", f"{t} ({', '.join(f'{t} {x}' for x in operands)})", body)
+
+
+def convert(unit: Declarations, dtype: DType, source: DType, x: Code) -> Code:
+    """Lanes of another type of number."""
+    t, s = unit.type(dtype), unit.type(source)
+    if {dtype.scalar(), source.scalar()} != {dtypes.float16, dtypes.float32} or 4 * dtype.count not in (32, 64):
+        return call("__builtin_convertvector", x, Code(t))
+    instruction = "vcvtps2ph $4, %1, %0" if dtype.scalar() is dtypes.float16 else "vcvtph2ps %1, %0"
+    body = _one_instruction(instruction, 4 * dtype.count, t, f"return __builtin_convertvector(a, {t});")
+    return call(unit.function(f"{type_name(dtype)}_from_{type_name(source)}", f"{t} ({s} a)", body), x)
+
+
+def _one_instruction(instruction: str, size: int, t: str, otherwise: str) -> str:
+    """``instruction`` (%0 the result, %1 the operand) where the machine has vectors of ``size`` bytes."""
+    if size not in HAS_VECTORS:
+        return otherwise
+    asm = f'{t} r; __asm__("{instruction}" : "=v"(r) : "v"(a)); return r;'
+    return f"\n#ifdef {HAS_VECTORS[size]}\n  {asm}\n#else\n  {otherwise}\n#endif\n"
+
+
+def libm(op: Ops, dtype: DType) -> str:
+    """The function of C's library; a builtin needs no header."""
+    return f"__builtin_{LIBM[op]}{'f' if dtype is dtypes.float32 else ''}"
+
+
+def fold(unit: Declarations, op: Ops, dtype: DType) -> str:
+    """All lanes of a vector combined, one half with the other: a fixed order, and short chains."""
+    t, scalar = unit.type(dtype), dtype.scalar()
+    steps, value, count = [], "a", dtype.count
+    while count > 1:
+        count //= 2
+        half = scalar.vec(count)
+        if count == 1:
+            steps.append(f"return {_pair(unit, op, half, f'{value}[0]', f'{value}[1]')};")
+            break
+        h = unit.in_memory(half)
+        low, high = f"*({h} *)&{value}", f"((({h} *)&{value})[1])"
+        steps.append(f"{unit.type(half)} h{count} = {_pair(unit, op, half, low, high)};")
+        value = f"h{count}"
+    return unit.function(f"{op.name.lower()}_lanes_{type_name(dtype)}", f"{scalar.c_name} ({t} a)", " ".join(steps))
+
+
+def _pair(unit: Declarations, op: Ops, dtype: DType, a: str, b: str) -> str:
+    if op in (Ops.MAX, Ops.MIN):
+        return f"{extremum(unit, op, dtype)}({a}, {b})"
+    return f"{a} {INFIX[op]} {b}"
+
+
+def mask_dtype(size: int, count: int) -> DType:
+    """The integers that a vector of bool is made of."""
+    return SIGNED[size].vec(count)

@@ -1,0 +1,200 @@
+"""The translation unit: statements from top to bottom, and the three functions of the kernel ABI around them."""
+
+from __future__ import annotations
+
+import math
+
+from collections.abc import Iterator
+
+from uopc.ops import ALU, AxisType, Ops
+from uopc.render_c.code import Code
+from uopc.render_c.memory import Memory
+from uopc.render_c.order import Order
+from uopc.render_c.types import Declarations
+from uopc.uop import UOp
+
+# Work below which an iteration is not worth a chunk of its own: about what a launch costs, in simple element operations.
+CHUNK_WORK = 16384
+# More chunks than this buy no balance and cost their launches.
+MAX_CHUNKS = 256
+# How deep an expression may nest before a part of it gets a name: C compilers promise 127 parentheses and recurse on them.
+MAX_DEPTH = 24
+# How long it may be: two of them and an operator fit on a line.
+MAX_TEXT = 50
+
+SILENT = (Ops.BUFFER, Ops.ALLOC, Ops.CONST, Ops.INDEX, Ops.SINK)
+VALUES = ALU | {Ops.LOAD, Ops.HREDUCE}
+
+
+class Kernel:
+    """One kernel while it is printed."""
+
+    def __init__(self, linear: UOp, name: str) -> None:
+        self.name = name
+        self.statements = linear.src
+        self.unit = Declarations()
+        self.memory = Memory(self.unit, self.statements)
+        self.order = Order(self.statements)
+        self.thread = self._parallel_loop()
+        self.lines: list[str] = []
+        self.indent = 1
+        self.loops = self.values = 0
+        self.buffers = {slot: u for (op, slot), u in sorted(self.memory.memories.items()) if op is Ops.BUFFER}
+
+    def _parallel_loop(self) -> UOp | None:
+        """The THREAD range, if there is one.  ValueError where something would run once for each chunk that should run once."""
+        threads = [u for u in self.statements if u.op is Ops.RANGE and u.arg.axis_type is AxisType.THREAD]
+        if not threads:
+            return None
+        thread = threads[0]
+        if len(threads) > 1:
+            raise ValueError(f"{self.name}: {threads[1]!r} is the second THREAD range; a kernel has one")
+        if self.order.loop[thread] is not None:
+            raise ValueError(f"{self.name}: {thread!r} stands inside another loop; the THREAD range is the outermost")
+        if thread.src[0].op is not Ops.CONST:
+            raise ValueError(f"{self.name}: the end of {thread!r} is {thread.src[0]!r}; that of a THREAD range is a number")
+        for u in self.statements:
+            if u.op in (Ops.STORE, Ops.RANGE) and u is not thread and self.order.loop[u] is None:
+                raise ValueError(f"{self.name}: {u!r} stands outside {thread!r}; in a kernel with a THREAD range nothing may")
+        return thread
+
+    # -- statements
+
+    def line(self, text: str) -> None:
+        """One line of the body."""
+        self.lines.append("  " * self.indent + text)
+
+    def statement(self, u: UOp) -> None:
+        """Print a node, or note its text."""
+        if u.op is Ops.RANGE:
+            self.open_loop(u)
+        elif u.op is Ops.END:
+            self.indent -= 1
+            self.line("}")
+        elif u.op is Ops.STORE:
+            for text in self.memory.store(u):
+                self.line(text)
+        elif u.op is Ops.AFTER:
+            if u.src[0].op not in (Ops.BUFFER, Ops.ALLOC, Ops.AFTER) or u.src[0] in self.memory.code:
+                self.memory.code[u] = self.memory.expression(u)
+        elif u.op in VALUES:
+            if u in self.order.uses:
+                self.value(u)
+        elif u.op not in SILENT:
+            raise ValueError(f"{self.name}: {u!r} has no form in C; the stages before this one remove it")
+
+    def open_loop(self, u: UOp) -> None:
+        """The head of a loop, and inside the parallel one what each thread has of its own."""
+        name = f"i{self.loops}"
+        self.loops += 1
+        first, end = ("lo", "hi") if u is self.thread else ("0", self.memory.operand(u.src[0], False).text)
+        self.memory.code[u] = Code(name)
+        self.line(f"for (long {name} = {first}; {name} < {end}; {name}++) {{")
+        self.indent += 1
+        if u is self.thread:
+            self.declare_allocs()
+
+    def declare_allocs(self) -> None:
+        """The ALLOCs: variables of a kind on one line, arrays one by one."""
+        variables: dict[str, list[str]] = {}
+        for (op, _), u in sorted(self.memory.memories.items()):
+            if op is not Ops.ALLOC:
+                continue
+            c_type = self.unit.type(self.memory.stored_type(u.dtype))
+            if self.memory.is_variable(u):
+                variables.setdefault(c_type, []).append(self.memory.name(u))
+            else:
+                size = max(math.prod(u.arg.shape), 1)
+                self.line(f"{c_type} {self.memory.name(u)}[{size}] __attribute__((aligned(64)));")
+        for c_type, names in variables.items():
+            for k in range(0, len(names), 16):
+                self.line(f"{c_type} {', '.join(names[k : k + 16])};")
+
+    def value(self, u: UOp) -> None:
+        """A value: inside its user's text where that is its only place, else a constant of C."""
+        code = self.memory.load(u) if u.op is Ops.LOAD else self.memory.expression(u)
+        if self.order.inlines(u) and code.depth < MAX_DEPTH and len(code.text) <= MAX_TEXT:
+            self.memory.code[u] = code
+            return
+        if u.dtype.is_bool and u.dtype.count > 1:
+            c_type = self.unit.mask(self.memory.masks[u], u.dtype.count)
+        else:
+            c_type = self.unit.type(u.dtype)
+        name = f"v{self.values}"
+        self.values += 1
+        self.line(f"{c_type} {name} = {code.text};")
+        self.memory.code[u] = Code(name)
+
+    # -- the unit
+
+    def print(self) -> str:
+        """The whole unit."""
+        if self.thread is None:
+            self.declare_allocs()
+        for u in self.statements:
+            self.statement(u)
+        params = [f"{self._c_type(u)} *restrict d{slot}" for slot, u in self.buffers.items()]
+        unpacked = [f"  {param} = args[{slot}];" for param, slot in zip(params, self.buffers)]
+        body = [*unpacked, *self.lines]
+        return "\n".join(
+            [
+                *self._title(),
+                *self.unit.lines.values(),
+                f"void {self.name}_range(void *const *args, long lo, long hi) {{",
+                *body,
+                "}",
+                *self._launch(params),
+                "",
+            ]
+        )
+
+    def _c_type(self, u: UOp) -> str:
+        return ("" if (u.op, u.arg.slot) in self.memory.written else "const ") + u.dtype.c_name
+
+    def _title(self) -> Iterator[str]:
+        """One comment: what the kernel writes and reads.  It breaks where a line would grow too long."""
+        parts = []
+        for slot, u in self.buffers.items():
+            verb = "writes" if (u.op, slot) in self.memory.written else "reads"
+            parts.append(f"{verb} d{slot} {u.dtype.name.rstrip('_')}{list(u.arg.shape)}")
+        line = f"/* {self.name}:"
+        for k, part in enumerate(parts):
+            if len(line) + len(part) > 112:
+                yield line
+                line = "  "
+            line += f" {part}{',' if k < len(parts) - 1 else ''}"
+        yield line + " */"
+
+    def _launch(self, params: list[str]) -> Iterator[str]:
+        """The whole kernel as OpenMP C, for a reader and any compiler; the runtime calls the range function itself."""
+        trips, chunk = self._chunks()
+        dynamic = int(chunk < trips)
+        args = [f"(void *)d{s}" if s in self.buffers else "0" for s in range(max(self.buffers, default=0) + 1)]
+        yield f"const long {self.name}_launch[3] = {{{trips}, {chunk}, {dynamic}}};"
+        yield f"void {self.name}({', '.join(params) or 'void'}) {{"
+        yield f"  void *args[] = {{{', '.join(args)}}};"
+        if trips == 1:
+            yield f"  {self.name}_range(args, 0, 1);"
+        else:
+            yield f"  #pragma omp parallel for schedule({'dynamic, 1' if dynamic else 'static'})"
+            yield f"  for (long lo = 0; lo < {trips}; lo += {chunk})"
+            last = f"lo + {chunk} < {trips} ? lo + {chunk} : {trips}" if trips % chunk else f"lo + {chunk}"
+            yield f"    {self.name}_range(args, lo, {last});"
+        yield "}"
+
+    def _chunks(self) -> tuple[int, int]:
+        """Iterations of the parallel loop, and how many make a chunk: a matter of the code alone, never of the number of threads."""
+        if self.thread is None:
+            return 1, 1
+        trips = max(self.thread.src[0].arg, 0)
+        work, times, stack = 0, 1, []
+        for u in self.statements:
+            if u.op is Ops.RANGE:
+                stack.append(times)
+                times *= 1 if u is self.thread else max(u.vmax + 1, 1)
+            elif u.op is Ops.END:
+                times = stack.pop()
+            elif u.op is Ops.STORE or u.op in VALUES:
+                work += times * max(u.dtype.count, 1)
+        chunk = max(1, -(-CHUNK_WORK // max(work, 1)), -(-trips // MAX_CHUNKS))
+        return trips, max(min(chunk, trips), 1)

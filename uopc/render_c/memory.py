@@ -1,0 +1,189 @@
+"""Loads and stores: what an INDEX is in C, whole vectors where addresses follow one another, lanes one by one where they do not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from uopc.ops import Ops
+from uopc.render_c.code import ATOM, SUM, Code, call, cast, choice, infix, prefix
+from uopc.render_c.expressions import Expressions
+from uopc.render_c.functions import mask_dtype
+from uopc.render_c.types import UNSIGNED, Declarations
+from uopc.uop import DType, UOp
+
+# What memory is: a parameter or a local, and its slot.
+Place = tuple[Ops, int]
+
+
+def place_of(u: UOp) -> UOp:
+    """The BUFFER or ALLOC that a LOAD, a STORE, an INDEX or an AFTER is about."""
+    while u.op not in (Ops.BUFFER, Ops.ALLOC):
+        if not u.src:
+            raise ValueError(f"{u!r} is no memory: an INDEX is of a BUFFER or ALLOC, or of one AFTER something")
+        u = u.src[0]
+    return u
+
+
+def identity(u: UOp) -> Place:
+    """``place_of`` as a key: two nodes with one slot are one memory."""
+    memory = place_of(u)
+    return memory.op, memory.arg.slot
+
+
+def spread(at: UOp) -> tuple[UOp, tuple[int, ...]] | None:
+    """A vector of addresses as a base and constant steps, or None: then no vector is made of it."""
+    if at.op is Ops.ADD and at.dtype.count > 1:
+        for base, steps in (at.src, at.src[::-1]):
+            if base.dtype.count == 1 and steps.op is Ops.CONST:
+                return base, steps.arg
+    return None
+
+
+class Memory(Expressions):
+    """Expressions that read memory, and the statements that write it."""
+
+    def __init__(self, unit: Declarations, statements: tuple[UOp, ...]) -> None:
+        super().__init__(unit)
+        self.memories: dict[Place, UOp] = {}
+        self.written: set[Place] = set()
+        self.arrays: set[Place] = set()
+        for u in statements:
+            if u.op in (Ops.BUFFER, Ops.ALLOC):
+                self._declare(u)
+            elif u.op is Ops.STORE:
+                self.written.add(identity(u))
+            elif u.op is Ops.INDEX:
+                memory = place_of(u)
+                if math.prod(memory.arg.shape) != 1 or u.dtype is not memory.dtype or u.src[1].dtype.count > 1:
+                    self.arrays.add(identity(u))
+
+    def _declare(self, u: UOp) -> None:
+        first = self.memories.setdefault((u.op, u.arg.slot), u)
+        if first.dtype is not u.dtype:
+            raise ValueError(f"slot {u.arg.slot} is {first!r} and {u!r}: one slot has one dtype")
+        if math.prod(u.arg.shape) > math.prod(first.arg.shape):
+            self.memories[u.op, u.arg.slot] = u
+
+    def is_variable(self, memory: UOp) -> bool:
+        """Whether an ALLOC is a plain variable of C: it has one element, and that is what is read and written."""
+        return memory.op is Ops.ALLOC and identity(memory) not in self.arrays
+
+    def name(self, memory: UOp) -> str:
+        """``d0`` for the BUFFER of slot 0, ``a0`` for the ALLOC."""
+        return f"{'d' if memory.op is Ops.BUFFER else 'a'}{memory.arg.slot}"
+
+    def stored_type(self, dtype: DType) -> DType:
+        """The type of an ALLOC's elements: a vector of bool is a mask of bytes."""
+        return mask_dtype(1, dtype.count) if dtype.is_bool and dtype.count > 1 else dtype
+
+    # -- places
+
+    def address(self, index: UOp, lane: int = 0) -> Code:
+        """The position of the first element, or of a lane."""
+        at = index.src[1]
+        if at.dtype.count == 1:
+            return _offset(self.operand(at, False), lane)
+        if at.op is Ops.CONST:
+            return Code(str(at.arg[lane]))
+        steps = spread(at)
+        if steps is not None:
+            return _offset(self.operand(steps[0], False), steps[1][lane])
+        return Code(f"{self.operand(at).at(ATOM)}[{lane}]")
+
+    def place(self, index: UOp) -> Code:
+        """What an INDEX of one element, or of a vector of consecutive ones, is."""
+        memory = place_of(index)
+        name = self.name(memory)
+        if self.is_variable(memory):
+            return Code(name)
+        address = self.address(index)
+        if index.dtype.count == memory.dtype.count:
+            return Code(f"{name}[{address.text}]", ATOM, address.depth)
+        pointed = self.unit.in_memory(index.dtype)
+        const = "" if memory.op is Ops.ALLOC or identity(memory) in self.written else "const "
+        pointer = name if address.text == "0" else f"({name} + {address.at(SUM)})"
+        return Code(f"*({const}{pointed} *){pointer}", ATOM - 1, address.depth + 1)
+
+    def lanes(self, index: UOp) -> list[Code]:
+        """What each lane of an INDEX is."""
+        name = self.name(place_of(index))
+        count = max(index.dtype.count, index.src[1].dtype.count)
+        return [Code(f"{name}[{self.address(index, i).text}]", ATOM, 1) for i in range(count)]
+
+    # -- reading
+
+    def load(self, u: UOp) -> Code:
+        """What a LOAD reads: 0 where a gate does not hold, and then memory is not touched."""
+        index, gate = u.src[0], u.src[1] if len(u.src) > 1 else None
+        if u.dtype.is_bool and u.dtype.count > 1:
+            self.masks[u] = 1
+        whole = index.src[1].dtype.count == 1 and (gate is None or gate.dtype.count == 1)
+        if not whole:
+            return self._gather(u, gate)
+        read = self.place(index)
+        if u.dtype.is_bool and u.dtype.count > 1 and not self._holds_masks(index):
+            read = infix("!=", read, Code("0"))
+            self.unit.mask(1, u.dtype.count)
+        if gate is None:
+            return read
+        nothing = Code("0") if u.dtype.count == 1 else Code(f"({self.unit.type(self.stored_type(u.dtype))}){{}}")
+        return choice(self.operand(gate), read, nothing)
+
+    def _gather(self, u: UOp, gate: UOp | None) -> Code:
+        read = self.lanes(u.src[0])
+        if gate is not None:
+            read = [choice(self.lane(gate, i), x, Code("0")) for i, x in enumerate(read)]
+        if u.dtype.is_bool:
+            read = [prefix("-", x) for x in read]
+        return Code(f"({self.unit.type(self.stored_type(u.dtype))}){{{', '.join(x.text for x in read)}}}", ATOM, 2)
+
+    def _holds_masks(self, index: UOp) -> bool:
+        memory = place_of(index)
+        return memory.op is Ops.ALLOC and memory.dtype.count > 1
+
+    # -- writing
+
+    def store(self, u: UOp) -> Iterator[str]:
+        """The lines of a STORE."""
+        index, value, gate = u.src[0], u.src[1], u.src[2] if len(u.src) > 2 else None
+        count = max(index.dtype.count, index.src[1].dtype.count)
+        if value.dtype.count > count:
+            raise ValueError(f"{u!r} stores {value.dtype!r} to {count} lanes")
+        stored = self._stored(index, value, count)
+        if index.src[1].dtype.count == 1 and (gate is None or gate.dtype.count == 1):
+            yield self._guard(gate) + self._assign(u, self.place(index), stored)
+            return
+        dtype = UNSIGNED[1].vec(count) if index.dtype.is_bool else index.dtype.scalar().vec(count)
+        yield f"{{ {self.unit.type(dtype)} t = {stored.text};"
+        for i, place in enumerate(self.lanes(index)):
+            yield f"  {self._guard(gate, i)}{place.text} = t[{i}];"
+        yield "}"
+
+    def _stored(self, index: UOp, value: UOp, count: int) -> Code:
+        if count == 1:
+            return self.operand(value, False)
+        if not index.dtype.is_bool:
+            return self.vector(value, count)
+        mask = self.mask(value, 1, count)
+        return mask if self._holds_masks(index) else cast(self.unit.type(UNSIGNED[1].vec(count)), prefix("-", mask))
+
+    def _guard(self, gate: UOp | None, lane: int = 0) -> str:
+        return "" if gate is None else f"if ({self.lane(gate, lane).text}) "
+
+    def _assign(self, u: UOp, place: Code, stored: Code) -> str:
+        """``place = stored``, or ``place += x`` where that is what is stored."""
+        value = u.src[1]
+        if value.op is Ops.ADD and stored.level == SUM and value.dtype is u.src[0].dtype:
+            for read, other in (value.src, value.src[::-1]):
+                if read.op is Ops.LOAD and read.src[0] is u.src[0] and self.operand(read).text == place.text:
+                    added = self.operand(other, False)
+                    negative = added.negated
+                    return f"{place.text} += {added.text};" if negative is None else f"{place.text} -= {negative.text};"
+        return f"{place.text} = {stored.text};"
+
+
+def _offset(base: Code, step: int) -> Code:
+    if base.text == "0":
+        return Code(str(step))
+    return infix("+", base, Code(str(step))) if step else base

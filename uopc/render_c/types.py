@@ -1,0 +1,88 @@
+"""Names of C: types, literals, and the typedefs and inline functions that a unit needs, each declared at its first use."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from uopc.render_c.code import ATOM, UNARY, Code
+from uopc.uop import DType, dtypes
+
+UNSIGNED = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}
+SIGNED = {1: dtypes.int8, 2: dtypes.int16, 4: dtypes.int32, 8: dtypes.int64}
+
+
+def type_name(dtype: DType) -> str:
+    """What follows a function's name, and the name of a vector type: f32, i64x8, ..."""
+    scalar = dtype.scalar()
+    kind = "u" if dtype.is_bool or scalar is dtypes.bfloat16 else scalar.kind
+    lanes = f"x{dtype.count}" if dtype.count > 1 else ""
+    return f"{kind}{8 * scalar.itemsize}{lanes}"
+
+
+def literal(value: bool | int | float, dtype: DType, exact: bool = True) -> Code:
+    """A constant.  ``exact``: the C type is ``dtype``; else the operand beside it decides the type, and a long needs no suffix."""
+    if dtype.is_bool:
+        return Code(str(int(value)))
+    if dtype.is_float:
+        return _float_literal(value, dtype)
+    if dtype.kind == "u":
+        suffix = "u" if dtype.itemsize == 4 else "ul" if dtype.itemsize == 8 and (exact or value > 0x7FFFFFFF) else ""
+        return Code(f"{value}{suffix}")
+    suffix = "l" if dtype.itemsize == 8 and (exact or abs(value) > 0x7FFFFFFF) else ""
+    if value == dtype.min and dtype.itemsize >= 4:  # C has no negative literals, and the positive one is too large
+        return Code(f"(-{-(value + 1)}{suffix} - 1)")
+    return _signed(value < 0, f"{abs(value)}{suffix}")
+
+
+def _float_literal(value: float, dtype: DType) -> Code:
+    f = "" if dtype is dtypes.float64 else "f"
+    negative = math.copysign(1.0, value) < 0
+    if math.isnan(value):
+        return Code(f'__builtin_nan{f}("")')
+    if math.isinf(value):
+        return _signed(negative, f"__builtin_inf{f}()")
+    return _signed(negative, (str(np.float32(abs(value))) if f else repr(abs(value))) + f)
+
+
+def _signed(negative: bool, text: str) -> Code:
+    return Code(f"-{text}", UNARY, 0, Code(text)) if negative else Code(text, ATOM)
+
+
+class Declarations:
+    """What stands above the kernel: typedefs of vectors, inline functions and constants, in the order of first use."""
+
+    def __init__(self) -> None:
+        self.lines: dict[str, str] = {}
+
+    def type(self, dtype: DType) -> str:
+        """The C type, declared if it is a vector."""
+        if dtype.count == 1:
+            return dtype.c_name
+        name = type_name(dtype)
+        self.lines.setdefault(name, f"typedef {_element(dtype)} {name} __attribute__((vector_size({dtype.itemsize})));")
+        return name
+
+    def in_memory(self, dtype: DType) -> str:
+        """The same vector type for memory that is aligned to its elements only."""
+        name = self.type(dtype) + "u"
+        align = dtype.scalar().itemsize
+        attributes = f"__attribute__((aligned({align}), may_alias))"
+        self.lines.setdefault(name, f"typedef {self.type(dtype)} {name} {attributes};")
+        return name
+
+    def mask(self, size: int, count: int) -> str:
+        """The type of a vector of bool: integers, -1 or 0, of ``size`` bytes."""
+        return self.type(SIGNED[size].vec(count))
+
+    def function(self, name: str, head: str, body: str) -> str:
+        """An inline function, declared once.  ``head`` is its result and parameters: ``int (int a)``."""
+        result, parameters = head.split("(", 1)
+        text = f"static inline __attribute__((always_inline)) {result.strip()} {name}({parameters} {{ {body} }}"
+        self.lines.setdefault(name, text)
+        return name
+
+
+def _element(dtype: DType) -> str:
+    return "unsigned char" if dtype.is_bool else dtype.c_name
