@@ -154,6 +154,18 @@ class ReduceArg(NamedTuple):
     axes: tuple[int, ...]
 
 
+class Tile(NamedTuple):
+    """The argument of a STAGE at block level: a thread-private part of the value, ``extents`` long along each axis.
+
+    The part begins where the block does.  ``opts`` (as ``rangeify.Opts``) sizes the loops that fill it.
+    ``accumulate``: the value is a REDUCE over blocks, which the tile sums up block by block.
+    """
+
+    extents: tuple[int, ...]
+    opts: Any = None
+    accumulate: bool = False
+
+
 class KernelInfo(NamedTuple):
     """The argument of a kernel's SINK: the name of the C function, and what ``schedule`` decided (None before)."""
 
@@ -261,7 +273,7 @@ TABLE: dict[Ops, OpInfo] = {
     Ops.HREDUCE: _structure(
         1, 1, DTypeRule.GIVEN, Stage.LOOP | Stage.REGISTER | Stage.LINEAR, Ops
     ),  # the lanes of a vector, in halves
-    Ops.STAGE: _structure(1, 1, DTypeRule.FIRST, Stage.TENSOR | Stage.LOOP, Level),
+    Ops.STAGE: _structure(1, 1, DTypeRule.FIRST, Stage.TENSOR | Stage.LOOP, (Level, Tile)),
     Ops.RESHAPE: _movement(tuple),  # the new shape
     Ops.EXPAND: _movement(tuple),  # the new shape; axes of size 1 grow
     Ops.PERMUTE: _movement(tuple),  # new axis i is old axis arg[i]

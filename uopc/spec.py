@@ -205,7 +205,8 @@ def _accumulators(order: list[UOp]) -> Iterator[Fault]:
             if not entered.isdisjoint(d.ranges):
                 yield 13, u, f"it was written inside the loop {next(r for r in d.ranges if r in entered)!r}"
         if u.op is Ops.STORE and _reads(u, cell):
-            known = entered.union(*(d.ranges for d in writers))
+            # an array is set and updated place by place: the loops that name the place are no accumulation
+            known = entered.union(u.src[0].src[1].ranges, *(d.ranges for d in writers))
             beyond = [r for r in u.ranges if r not in known]
             if beyond:
                 yield 14, u, f"it accumulates along {beyond[0]!r}, of which its initialisation knows nothing"

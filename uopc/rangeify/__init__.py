@@ -41,7 +41,7 @@ def lower_stores(stores: list[tuple[UOp, UOp]], ctx: Ctx) -> UOp:
     """The same for several (target, body) of one shape, in one loop nest; a target is a BUFFER under movement ops."""
     shape = stores[0][1].shape
     ctx.opts = with_lanes(ctx.opts, shape)
-    idx, loops, tiles = output_axes(shape, ctx)
+    idx, loops, tiles = output_axes(shape, ctx.opts, ctx)
     written = []
     for target, body in stores:
         place = rangeify(target, idx, ctx).src[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from uopc.ops import AxisType
@@ -22,33 +23,54 @@ def with_lanes(opts: Opts, shape: tuple[int, ...]) -> Opts:
     return replace(opts, vector=last, lanes=min(MAX_LANES, together & -together))
 
 
-def output_axes(shape: tuple[int, ...], ctx: Ctx) -> tuple[Idx, list[UOp], list[UOp]]:
-    """Index expressions of the output's axes, the loops (THREAD first) and the register ranges that they are made
-    of."""
-    opts = ctx.opts
-    trips = {a: -(-n // _tile(a, n, opts)) for a, n in enumerate(shape)}
+def output_axes(shape: tuple[int, ...], opts: Opts, ctx: Ctx) -> tuple[Idx, list[UOp], list[UOp]]:
+    """Index expressions of an output's axes, its loops (outermost first), and the register ranges inside them."""
+    extents = [min(opts.block_of(a), n) if opts.block_of(a) else n for a, n in enumerate(shape)]
+    counts = {a: -(-n // extents[a]) if opts.block_of(a) else -(-n // _tile(a, n, opts)) for a, n in enumerate(shape)}
+    outer, shared = _thread_loops([a for a in opts.threads if counts[a] > 1], counts, ctx)
+    for a in range(len(shape)):
+        if a not in outer and opts.block_of(a) and counts[a] > 1:
+            outer[a] = ctx.range(counts[a], AxisType.LOOP)
+            shared.append(outer[a])
+    if opts.block:
+        ctx.blocks.update(shared)
     loops: dict[int, UOp] = {}
-    shared: list[UOp] = []
-    merged = [a for a in opts.threads if trips[a] > 1]
-    if merged:
-        count = 1
-        for a in merged:
-            count *= trips[a]
-        rest = ctx.range(count, AxisType.THREAD)
-        shared = [rest]
-        for a in reversed(merged):
-            loops[a] = ctx.simplify(rest % trips[a]) if a != merged[0] else rest
-            rest = ctx.simplify(rest // trips[a])
+    inner: list[UOp] = []
     for a in opts.order or range(len(shape)):
-        if a not in loops and trips[a] > 1:
-            loops[a] = ctx.range(trips[a], AxisType.LOOP)
-            shared.append(loops[a])
-    idx, tiles = [], []
+        trips = -(-extents[a] // _tile(a, extents[a], opts))
+        if trips > 1 and (opts.block_of(a) or a not in outer):
+            loops[a] = ctx.range(trips, AxisType.LOOP)
+            inner.append(loops[a])
+    idx, registers = [], []
     for a, n in enumerate(shape):
-        at, made = _tile_index(a, n, loops.get(a, ZERO), ctx)
+        loop = loops.get(a, ZERO if opts.block_of(a) else outer.get(a, ZERO))
+        at, made = _tile_index(a, extents[a], loop, opts, ctx)
+        if opts.block_of(a):
+            at = ctx.simplify(_start(outer.get(a, ZERO), extents[a], n) + at)
         idx.append(at)
-        tiles += made
-    return tuple(idx), shared, tiles
+        registers += made
+    return tuple(idx), shared + inner, registers
+
+
+def _thread_loops(merged: list[int], counts: dict[int, int], ctx: Ctx) -> tuple[dict[int, UOp], list[UOp]]:
+    """One THREAD range over all the axes of ``merged``, and what it says of each."""
+    if not merged:
+        return {}, []
+    rest = ctx.range(math.prod(counts[a] for a in merged), AxisType.THREAD)
+    shared, loops = [rest], {}
+    for a in reversed(merged):
+        loops[a] = ctx.simplify(rest % counts[a]) if a != merged[0] else rest
+        rest = ctx.simplify(rest // counts[a])
+    return loops, shared
+
+
+def _start(loop: UOp, step: int, size: int) -> UOp:
+    """Where a part of ``step`` elements begins.
+
+    Where parts do not divide the axis, the last one starts early and computes some elements again: the same values, so
+    that no tail code is needed.
+    """
+    return (loop * step).minimum(size - step) if size % step else loop * step
 
 
 def _lanes(axis: int, size: int, opts: Opts) -> int:
@@ -62,16 +84,10 @@ def _tile(axis: int, size: int, opts: Opts) -> int:
     return lanes * vectors
 
 
-def _tile_index(axis: int, size: int, loop: UOp, ctx: Ctx) -> tuple[UOp, list[UOp]]:
-    """The index along an axis, and its register ranges.
-
-    Where the tile does not divide the axis, the last tile starts early and computes some elements again: the same
-    values, so that no tail code is needed.
-    """
-    tile, lanes = _tile(axis, size, ctx.opts), _lanes(axis, size, ctx.opts)
-    at = loop * tile
-    if size % tile:
-        at = at.minimum(size - tile)
+def _tile_index(axis: int, size: int, loop: UOp, opts: Opts, ctx: Ctx) -> tuple[UOp, list[UOp]]:
+    """The index along an axis of ``size`` elements, and its register ranges."""
+    tile, lanes = _tile(axis, size, opts), _lanes(axis, size, opts)
+    at = _start(loop, tile, size)
     made = []
     if tile > lanes:
         made.append(ctx.range(tile // lanes, AxisType.UPCAST))

@@ -47,13 +47,19 @@ class Opts:
         for name in ("upcast", "block"):
             given = getattr(self, name)
             pairs = given.items() if isinstance(given, Mapping) else given
-            object.__setattr__(self, name, tuple(sorted((int(a), int(n)) for a, n in pairs if n != 1)))
+            object.__setattr__(
+                self, name, tuple(sorted((int(a), int(n)) for a, n in pairs if n != 1 or name == "block"))
+            )
         if any(n < 1 for _, n in self.upcast) or self.unroll < 1:
             raise ValueError(f"upcast {dict(self.upcast)} and unroll {self.unroll} must be at least 1")
 
     def upcast_of(self, axis: int) -> int:
         """How many elements of ``axis`` one iteration computes."""
         return dict(self.upcast).get(axis, 1)
+
+    def block_of(self, axis: int) -> int:
+        """How many elements of ``axis`` a block holds; 0: the axis is not cut into blocks."""
+        return dict(self.block).get(axis, 0)
 
     @property
     def threads(self) -> tuple[int, ...]:
@@ -74,6 +80,7 @@ class Ctx:
 
     opts: Opts = field(default_factory=Opts)
     next_id: int = 0
+    next_slot: int = 0
     engine: Any = None
     blocks: set[UOp] = field(default_factory=set)
     tiles: dict[tuple[UOp, Idx], Any] = field(default_factory=dict)
