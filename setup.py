@@ -18,6 +18,7 @@ PACKAGES = [
     "uopc.decompose",
     "uopc.opt",
     "uopc.rangeify",
+    "uopc.render_c",
     "uopc.runtime",
     "uopc.tensor",
     "uopc.inspect",

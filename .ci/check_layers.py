@@ -68,11 +68,18 @@ LAYERS = (
         Inner.ORDERED,
     ),
     Layer(
+        "render_c",
+        tuple(
+            f"uopc.render_c.{name}"
+            for name in ("code", "types", "functions", "expressions", "memory", "order", "kernel")
+        ),
+        Inner.ORDERED,
+    ),
+    Layer(
         "passes",
         (
             *(f"uopc.{name}" for name in ("cascade", "kernelize", "blockize", "decompose", "linearize", "count")),
             "uopc.render_c",
-            "uopc.render_c.*",
             "uopc.opt.*",
         ),
         Inner.ISOLATED,

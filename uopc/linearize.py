@@ -1,12 +1,13 @@
 """linearize: a graph of statements becomes a list.
 
 In: a program of the REGISTER stage after ``decompose``: STOREs under ENDs, ordered by data and AFTER.
-Out: ``LINEAR(node, ...)``: every node but constants, each behind its sources and inside exactly the loops that it depends on.  A RANGE opens its
-loop; each time an END stands in the list, it closes the innermost open one.
+Out: ``LINEAR(node, ...)``: every node but constants, each behind its sources and inside exactly the loops that it
+depends on.  A RANGE opens its loop; each time an END stands in the list, it closes the innermost open one.
 
-Guarantees: a value stands as far out as it can (loop-invariant code needs no pass of its own); a LOAD stands before every STORE to its memory
-that it is not AFTER, so that it reads what was there before; statements that nothing orders keep the order of the graph; time is near-linear in
-the graph.  Never changes a node.  ValueError, with the node, for a program that has no such order.
+Guarantees: a value stands as far out as it can (loop-invariant code needs no pass of its own); a LOAD stands before
+every STORE to its memory that it is not AFTER, so that it reads what was there before; statements that nothing orders
+keep the order of the graph; time is near-linear in the graph.  Never changes a node.  ValueError, with the node, for a
+program that has no such order.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class _Nest:
             if u.op is Ops.END:
                 for k, r in enumerate(u.src[1:]):
                     if r in self.ends:
-                        raise ValueError(f"{r!r} is closed by {self.ends[r]!r} and by {u!r}: each loop needs its own RANGE, or one END")
+                        closers = f"{self.ends[r]!r} and by {u!r}"
+                        raise ValueError(f"{r!r} is closed by {closers}: each loop needs its own RANGE, or one END")
                     self.ends[r] = u
                     around[r] = u.ranges + u.src[1 : 1 + k]
         for u in order:
@@ -52,7 +54,9 @@ class _Nest:
             missing = next((q for q in around[top] if q not in self.depth), None)
             if missing is not None:
                 if missing in under_way:
-                    raise ValueError(f"{missing!r} and {top!r} are each inside the other: an END closes a loop that the other still needs")
+                    raise ValueError(
+                        f"{missing!r} and {top!r} are each inside the other, as their ENDs say"
+                    )
                 stack.append(missing)
                 under_way.add(missing)
                 continue
@@ -81,7 +85,7 @@ class _Nest:
         return deepest
 
     def meet(self, a: UOp, home_a: Loop, b: UOp, home_b: Loop) -> tuple[UOp, UOp, Loop]:
-        """The innermost loop that holds ``a`` and ``b``, and what stands for each in it: itself, or a loop around it."""
+        """The innermost loop that holds ``a`` and ``b``, and what stands for each: itself or a loop."""
         while home_a is not home_b:
             if self.depth[home_a] >= self.depth[home_b]:
                 assert home_a is not None
@@ -119,7 +123,9 @@ def _sources(u: UOp) -> list[UOp]:
 
 
 def _overwrites(order: list[UOp]) -> list[tuple[UOp, UOp]]:
-    """Each LOAD with each STORE that may write to the same place and that the LOAD is not AFTER: what it reads was there before."""
+    """Each LOAD with each STORE that may write to the same place and that the LOAD is not AFTER: what it reads was
+    there before.
+    """
     accesses: dict[tuple[Ops, int], tuple[list[UOp], list[UOp]]] = {}
     for u in order:
         if u.op in (Ops.LOAD, Ops.STORE):
@@ -146,7 +152,13 @@ def _overwrites(order: list[UOp]) -> list[tuple[UOp, UOp]]:
 def _apart(a: UOp, b: UOp) -> bool:
     """Whether two INDEXes are single elements at different constant places."""
     constant = a.src[1].op is Ops.CONST and b.src[1].op is Ops.CONST
-    return constant and a.src[1].arg != b.src[1].arg and a.dtype is b.dtype and a.dtype is _element(a) and _element(b) is b.dtype
+    return (
+        constant
+        and a.src[1].arg != b.src[1].arg
+        and a.dtype is b.dtype
+        and a.dtype is _element(a)
+        and _element(b) is b.dtype
+    )
 
 
 def _element(index: UOp) -> object:
@@ -215,7 +227,10 @@ def _why_stuck(items: dict[UOp, list[UOp]]) -> str:
         path.append(at)
         at = before[at]
     circle = path[path.index(at) :][::-1]
-    return "these cannot be put in an order, each must come before the next, and the last before the first: " + ", ".join(map(repr, circle))
+    return (
+        "these cannot be put in an order, each must come before the next, and the last before the first: "
+        + ", ".join(map(repr, circle))
+    )
 
 
 def linearize(root: UOp) -> UOp:

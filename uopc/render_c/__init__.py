@@ -1,19 +1,23 @@
 """render_c: a list of statements becomes C.
 
-In: ``LINEAR`` (what ``linearize`` returns), or a SINK written by hand, which is taken through the stages before this one.
-Out: one self-contained translation unit without headers: ``NAME_range(args, lo, hi)`` for the pool, ``NAME_launch`` = {trips, chunk, schedule},
-and ``NAME(buffers...)``, a complete OpenMP kernel that calls it.
+In: ``LINEAR`` (what ``linearize`` returns), or a SINK written by hand, which is taken through the stages before this
+one.
+Out: one self-contained translation unit without headers: ``NAME_range(args, lo, hi)`` for the pool, ``NAME_launch`` =
+{trips, chunk, schedule}, and ``NAME(buffers...)``, a complete OpenMP kernel that calls it.
 
-Values with one use stand inside the expression that uses them; the rest become constants of C.  Vectors are GCC vector types, understood by
-clang too.  Loops are i0, i1 ..., values v0, v1 ..., BUFFERs d0 ... and ALLOCs a0 ... by slot, so that equal programs are equal text.
+Values with one use stand inside the expression that uses them; the rest become constants of C.  Vectors are GCC vector
+types, understood by clang too.  Loops are i0, i1 ..., values v0, v1 ..., BUFFERs d0 ... and ALLOCs a0 ... by slot, so
+that equal programs are equal text.
 
-``code`` is text with precedence, ``types`` and ``functions`` what a unit declares, ``expressions`` and ``memory`` the text of a node,
-``order`` which values get a name, ``kernel`` the statements and the unit.
+``code`` is text with precedence, ``types`` and ``functions`` what a unit declares, ``expressions`` and ``memory`` the
+text of a node, ``order`` which values get a name, ``kernel`` the statements and the unit.
 """
 
 from __future__ import annotations
 
 import importlib
+import sys
+from typing import Any
 
 from uopc.ops import Ops
 from uopc.render_c.kernel import Kernel
@@ -23,13 +27,21 @@ __all__ = ["render_c"]
 
 
 def render_c(root: UOp, name: str) -> str:
-    """The C of a program: ``root`` is LINEAR, or a SINK of loop IR, which first goes through the stages that make it LINEAR.
+    """The C of a program: ``root`` is LINEAR, or a SINK of loop IR, which first goes through the stages that make it
+    LINEAR.
 
-    ValueError for a program that cannot be put in order, or in which something stands outside the THREAD range that it has.
+    ValueError for a program that cannot be put in order, or in which something stands outside the THREAD range that it
+    has.
     """
     if not name.isidentifier() or not name.isascii():
         raise ValueError(f"{name!r} cannot be the name of a C function")
     if root.op is Ops.SINK:
-        # the pipeline knows the stages and stands above this file
-        root = importlib.import_module("uopc.pipeline").to_linear(root)
+        root = sys.modules[__name__].to_linear(root)
     return Kernel(root, name).print()
+
+
+def __getattr__(name: str) -> Any:
+    """``to_linear``, by its home: the pipeline knows the stages and stands above this package."""
+    if name == "to_linear":
+        return importlib.import_module("uopc.pipeline").to_linear
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-# How tightly the outermost operator of a text binds.  Between operators that few readers can rank (shifts, bits) parentheses always stand.
+# How tightly the outermost operator of a text binds.  Between operators that few readers can rank (shifts, bits)
+# parentheses always stand.
 CHOICE, OR, XOR, AND, COMPARE, SHIFT, SUM, PRODUCT, UNARY, ATOM = range(10)
 
 LEVELS = {
@@ -16,7 +17,8 @@ LEVELS = {
 class Code(NamedTuple):
     """An expression.
 
-    text: the C.  level: how tightly it binds.  depth: how deep it nests.  negated: its negative, where the text is a minus and that.
+    text: the C.  level: how tightly it binds.  depth: how deep it nests.  negated: its negative, where the text is a
+    minus and that.
     """
 
     text: str
@@ -50,10 +52,10 @@ def prefix(operator: str, x: Code) -> Code:
 def infix(operator: str, a: Code, b: Code) -> Code:
     """``a operator b``; a sum with a negative becomes a difference."""
     level = LEVELS[operator]
+    if operator == "+" and b.negated is None and a.negated is not None:
+        a, b = b, a
     if operator == "+" and b.negated is not None:
         operator, b = "-", b.negated
-    elif operator == "+" and a.negated is not None:
-        operator, a, b = "-", b, a.negated
     if level in (SUM, PRODUCT):
         left, right = level, level + 1
     elif level == COMPARE:

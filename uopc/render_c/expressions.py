@@ -1,7 +1,7 @@
 """The C expression of a value over the expressions of its sources.
 
-A vector of bool is a vector of integers, -1 or 0, as wide as the values whose comparison made it; ``masks`` says how wide, and where two
-meet, or one chooses among wider values, it is converted.
+A vector of bool is a vector of integers, -1 or 0, as wide as the values whose comparison made it; ``masks`` says how
+wide, and where two meet, or one chooses among wider values, it is converted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from uopc.render_c import functions
 from uopc.render_c.code import ATOM, Code, call, cast, choice, infix, prefix
 from uopc.render_c.functions import INFIX, LIBM, ON_MASKS
 from uopc.render_c.types import SIGNED, Declarations, literal
-from uopc.uop import UOp, dtypes
+from uopc.uop import UOp
 
 
 def _is_zero(u: UOp) -> bool:
@@ -27,7 +27,9 @@ def _is_number(u: UOp) -> bool:
 
 
 class Expressions:
-    """Texts of values.  ``code`` holds those of the nodes that were seen: an expression, or the name that it was given."""
+    """Texts of values.  ``code`` holds those of the nodes that were seen: an expression, or the name that it was
+    given.
+    """
 
     def __init__(self, unit: Declarations) -> None:
         self.unit = unit
@@ -51,7 +53,10 @@ class Expressions:
         """``u`` in ``count`` lanes: itself, or a scalar spread.  ``x - {}`` keeps -0.0, which ``{} + x`` would not."""
         if u.dtype.count == count:
             return self.operand(u)
-        nothing = Code(f"({self.unit.type(u.dtype.vec(count))}){{}}")
+        spread = self.unit.type(u.dtype.vec(count))
+        nothing = Code(f"({spread}){{}}")
+        if u.dtype.is_half and not _is_zero(u):  # C computes in float, which does not go with lanes of a half
+            return Code(f"({spread}){{{', '.join([self.operand(u).text] * count)}}}")
         return nothing if _is_zero(u) else infix("-", self.operand(u), nothing)
 
     def mask(self, u: UOp, size: int, count: int) -> Code:
@@ -128,7 +133,8 @@ class Expressions:
         if u.op is Ops.WHERE:
             a, b = self.vector(u.src[1], count), self.vector(u.src[2], count)
             if u.src[0].dtype.count == 1:
-                return choice(self.operand(u.src[0]), a, b)
+                t = self.unit.type(u.dtype)  # in memory, vectors are of another type
+                return choice(self.operand(u.src[0]), cast(t, a), cast(t, b))
             return call(functions.select(self.unit, u.dtype), self.mask(u.src[0], scalar.itemsize, count), a, b)
         if u.op in (Ops.MAX, Ops.MIN):
             return self.extremum(u, *(self.vector(s, count) for s in u.src))
@@ -140,12 +146,11 @@ class Expressions:
 
     def vector_compare(self, u: UOp) -> Code:
         """A comparison in lanes, which makes a mask as wide as what it compares."""
-        a, b = u.src
-        count = u.dtype.count
-        size = self.widest(u) if a.dtype.is_bool else a.dtype.scalar().itemsize
+        count, compared = u.dtype.count, u.src[0].dtype
+        size = self.widest(u) if compared.is_bool else compared.scalar().itemsize
         self.masks[u] = size
         self.unit.mask(size, count)
-        sides = [self.mask(s, size, count) if a.dtype.is_bool else self.vector(s, count) for s in u.src]
+        sides = [self.mask(s, size, count) if compared.is_bool else self.vector(s, count) for s in u.src]
         return infix(INFIX[u.op], *sides)
 
     def widest(self, u: UOp) -> int:

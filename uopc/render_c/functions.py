@@ -1,7 +1,8 @@
 """Inline functions for what C has no operator for: each declared in a unit that uses it, by the name that is returned.
 
-Every form was chosen by looking at what gcc 12 and clang 14 make of it with ``-O1``: ``select`` is a compare and a masked move with AVX-512
-and a blend with AVX2, ``fold`` a logarithm of extracts, and one instruction of the machine stands where a loop over lanes stays scalar.
+Every form was chosen by looking at what gcc 12 and clang 14 make of it with ``-O1``: ``select`` is a compare and a
+masked move with AVX-512 and a blend with AVX2, ``fold`` a logarithm of extracts, and one instruction of the machine
+stands where a loop over lanes stays scalar.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from uopc.render_c.types import SIGNED, Declarations, type_name
 from uopc.uop import DType, dtypes
 
 LIBM = {
-    Ops.EXP: "exp", Ops.EXP2: "exp2", Ops.EXPM1: "expm1", Ops.LOG: "log", Ops.LOG2: "log2", Ops.LOG1P: "log1p", Ops.SIN: "sin",
-    Ops.COS: "cos", Ops.TAN: "tan", Ops.TANH: "tanh", Ops.ERF: "erf", Ops.POW: "pow", Ops.FMOD: "fmod", Ops.SQRT: "sqrt",
+    Ops.EXP: "exp", Ops.EXP2: "exp2", Ops.EXPM1: "expm1", Ops.LOG: "log", Ops.LOG2: "log2", Ops.LOG1P: "log1p",
+    Ops.SIN: "sin", Ops.COS: "cos", Ops.TAN: "tan", Ops.TANH: "tanh", Ops.ERF: "erf", Ops.POW: "pow",
+    Ops.FMOD: "fmod", Ops.SQRT: "sqrt",
 }  # fmt: skip
 
 INFIX = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-
 from collections.abc import Iterator
 
 from uopc.ops import ALU, AxisType, Ops
@@ -13,11 +12,13 @@ from uopc.render_c.order import Order
 from uopc.render_c.types import Declarations
 from uopc.uop import UOp
 
-# Work below which an iteration is not worth a chunk of its own: about what a launch costs, in simple element operations.
+# Work below which an iteration is not worth a chunk of its own: about what a launch costs, in simple element
+# operations.
 CHUNK_WORK = 16384
 # More chunks than this buy no balance and cost their launches.
 MAX_CHUNKS = 256
-# How deep an expression may nest before a part of it gets a name: C compilers promise 127 parentheses and recurse on them.
+# How deep an expression may nest before a part of it gets a name: C compilers promise 127 parentheses and recurse on
+# them.
 MAX_DEPTH = 24
 # How long it may be: two of them and an operator fit on a line.
 MAX_TEXT = 50
@@ -42,7 +43,9 @@ class Kernel:
         self.buffers = {slot: u for (op, slot), u in sorted(self.memory.memories.items()) if op is Ops.BUFFER}
 
     def _parallel_loop(self) -> UOp | None:
-        """The THREAD range, if there is one.  ValueError where something would run once for each chunk that should run once."""
+        """The THREAD range, if there is one.  ValueError where something would run once for each chunk that should run
+        once.
+        """
         threads = [u for u in self.statements if u.op is Ops.RANGE and u.arg.axis_type is AxisType.THREAD]
         if not threads:
             return None
@@ -52,10 +55,14 @@ class Kernel:
         if self.order.loop[thread] is not None:
             raise ValueError(f"{self.name}: {thread!r} stands inside another loop; the THREAD range is the outermost")
         if thread.src[0].op is not Ops.CONST:
-            raise ValueError(f"{self.name}: the end of {thread!r} is {thread.src[0]!r}; that of a THREAD range is a number")
+            raise ValueError(
+                f"{self.name}: the end of {thread!r} is {thread.src[0]!r}; that of a THREAD range is a number"
+            )
         for u in self.statements:
             if u.op in (Ops.STORE, Ops.RANGE) and u is not thread and self.order.loop[u] is None:
-                raise ValueError(f"{self.name}: {u!r} stands outside {thread!r}; in a kernel with a THREAD range nothing may")
+                raise ValueError(
+                    f"{self.name}: {u!r} stands outside {thread!r}; in a kernel with a THREAD range nothing may"
+                )
         return thread
 
     # -- statements
@@ -183,7 +190,9 @@ class Kernel:
         yield "}"
 
     def _chunks(self) -> tuple[int, int]:
-        """Iterations of the parallel loop, and how many make a chunk: a matter of the code alone, never of the number of threads."""
+        """Iterations of the parallel loop, and how many make a chunk: a matter of the code alone, never of the number
+        of threads.
+        """
         if self.thread is None:
             return 1, 1
         trips = max(self.thread.src[0].arg, 0)

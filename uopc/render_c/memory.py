@@ -1,4 +1,6 @@
-"""Loads and stores: what an INDEX is in C, whole vectors where addresses follow one another, lanes one by one where they do not."""
+"""Loads and stores: what an INDEX is in C, whole vectors where addresses follow one another, lanes one by one where
+they do not.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import math
 from collections.abc import Iterator
 
 from uopc.ops import Ops
-from uopc.render_c.code import ATOM, SUM, Code, call, cast, choice, infix, prefix
+from uopc.render_c.code import ATOM, SUM, Code, cast, choice, infix, prefix
 from uopc.render_c.expressions import Expressions
 from uopc.render_c.functions import mask_dtype
 from uopc.render_c.types import UNSIGNED, Declarations
@@ -128,6 +130,8 @@ class Memory(Expressions):
         if gate is None:
             return read
         nothing = Code("0") if u.dtype.count == 1 else Code(f"({self.unit.type(self.stored_type(u.dtype))}){{}}")
+        if u.dtype.count > 1:  # in memory, vectors are of another type
+            read = cast(self.unit.type(self.stored_type(u.dtype)), read)
         return choice(self.operand(gate), read, nothing)
 
     def _gather(self, u: UOp, gate: UOp | None) -> Code:

@@ -1,4 +1,5 @@
-"""Which values get a name: what is used twice, used inside another loop than it is computed in, or read before it is overwritten.
+"""Which values get a name: what is used twice, used inside another loop than it is computed in, or read before it is
+overwritten.
 
 All of it is found in two passes over the list.
 """
@@ -75,7 +76,9 @@ class Order:
         for u in reversed(self.statements):
             user = self.user.get(u)
             single = self.uses.get(u) == 1 and user is not None and user.op is not Ops.STORE
-            out[u] = out[user] if single and user in out else self.position.get(user, len(self.statements)) if user else 0
+            out[u] = (
+                out[user] if single and user in out else self.position.get(user, len(self.statements)) if user else 0
+            )
         return out
 
     def inlines(self, u: UOp) -> bool:

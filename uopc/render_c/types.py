@@ -1,4 +1,6 @@
-"""Names of C: types, literals, and the typedefs and inline functions that a unit needs, each declared at its first use."""
+"""Names of C: types, literals, and the typedefs and inline functions that a unit needs, each declared at its first
+use.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def type_name(dtype: DType) -> str:
 
 
 def literal(value: bool | int | float, dtype: DType, exact: bool = True) -> Code:
-    """A constant.  ``exact``: the C type is ``dtype``; else the operand beside it decides the type, and a long needs no suffix."""
+    """A constant.  ``exact``: the C type is ``dtype``; else the operand beside it decides the type, and a long needs
+    no suffix.
+    """
     if dtype.is_bool:
         return Code(str(int(value)))
     if dtype.is_float:
