@@ -1,7 +1,7 @@
-"""Values of tensor graphs come from the NumPy interpreter here, unless a test is about compiled code.
+"""Where values of Tensors come from in these tests.
 
-The Tensor builds graphs, and thousands of small ones are tried: each would cost a C compilation.  Tests that ask for the fixture ``compiled``
-take the way of a user.
+The Tensor builds graphs, and thousands of small ones are tried, of which each would cost a C compilation.  So every test
+runs with the NumPy interpreter, and once more, with what a user has, where slow tests run.
 """
 
 from __future__ import annotations
@@ -25,12 +25,9 @@ def interpret(roots: list[UOp], options: Options) -> list[UOp]:
     return [u.realized for u in roots]
 
 
-@pytest.fixture
-def compiled() -> None:
-    """Asked for by tests that compile kernels."""
-
-
-@pytest.fixture(autouse=True)
-def interpreted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "compiled" not in request.fixturenames:
+@pytest.fixture(autouse=True, params=["interpreted", pytest.param("compiled", marks=pytest.mark.slow)])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Which of the two computes."""
+    if request.param == "interpreted":
         monkeypatch.setattr(core, "compute", interpret)
+    return str(request.param)
