@@ -64,3 +64,17 @@ def test_halves_reduce_in_lanes(axes):
     """An accumulator of lanes lost them where it became float32: random graph 20."""
     x = counting(5, 33, dtype=np.float16) * 0.25
     agree(total(x, *axes), total(x, *axes, op=Ops.MAX), total(x.alu(Ops.MIN, 1.0), *axes, op=Ops.MUL))
+
+
+def test_choices_between_vectors_in_memory():
+    """Vectors in memory are of another C type than those in registers: random graphs 16 and 43."""
+    a, b, c = (counting(9, 7) + float(k) for k in range(3))
+    stacked = UOp(Ops.STACK, (counting(9, 7), counting(9, 7) * 2.0, c))
+    agree(stacked + counting(3, 9, 7), UOp(Ops.PAD, (total(counting(8, 8, 5, 7), 0, 1, 3),), ((2, 3),)), a + b)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int8, np.bool_])
+def test_one_value_fills_lanes(dtype):
+    """A half does not spread by arithmetic: random graph 3."""
+    x = counting(5, 1, 1, dtype=dtype)
+    agree(UOp(Ops.EXPAND, (x,), (5, 65, 1)), UOp(Ops.EXPAND, (counting(1, 1, dtype=dtype),), (7, 33)))

@@ -18,7 +18,7 @@ from uopc.ops import Ops, ParamArg
 from uopc.uop import UOp, toposort
 
 # What makes a value of a half type, and does not only take over the type of its sources.
-MAKES = frozenset({Ops.CONST, Ops.ALLOC, Ops.LOAD, Ops.HREDUCE, Ops.CAST, Ops.BITCAST})
+MAKES = frozenset({Ops.CONST, Ops.ALLOC, Ops.INDEX, Ops.LOAD, Ops.HREDUCE, Ops.CAST, Ops.BITCAST})
 
 
 def widen(half: UOp) -> UOp:
@@ -85,6 +85,8 @@ def _over_float32(old: UOp, u: UOp) -> UOp:
         return UOp(Ops.CONST, (), old.arg, dtypes.float32.vec(old.dtype.count))
     if u.op is Ops.ALLOC and half:
         return UOp(Ops.ALLOC, (), ParamArg(old.arg.slot, dtypes.float32.vec(old.dtype.count), old.arg.shape))
+    if u.op is Ops.INDEX and half:
+        return u if u.src[0].dtype.is_half else u.replace(dtype=dtypes.float32.vec(old.dtype.count))
     if u.op is Ops.HREDUCE and half:
         return u.replace(dtype=dtypes.float32)
     if u.op is Ops.LOAD and half:
