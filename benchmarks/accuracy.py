@@ -36,7 +36,7 @@ HARNESS = """
 enum { BLOCK = 4096 };
 static double ulp(float got, double want) {
   if (isnan(got) || isnan(want)) return isnan(got) && isnan(want) ? 0 : INFINITY;
-  if (want == 0) return got == 0 && signbit(got) == signbit(want) ? 0 : INFINITY;
+  if (want == 0) return got == 0 && !signbit(got) == !signbit(want) ? 0 : INFINITY;
   double past = 0x1p128, a = isinf(got) ? copysign(past, got) : got;
   double b = fabs(want) >= past ? copysign(past, want) : want;
   int e;
