@@ -52,10 +52,14 @@ cdef DInfo agree(int code, tuple src, int first):
         if b.info is best:
             continue
         if b.dtype.scalar() is not best.dtype.scalar() or (b.info.count != best.count and b.info.count != 1 and best.count != 1):
-            raise TypeError(f"{OPS[code]!r} of " + " and ".join(repr((<UOp>s).dtype) for s in src[first:]) + ": the types must agree; cast first")
+            raise TypeError(f"{OPS[code]!r} of " + " and ".join([repr((<UOp>s).dtype) for s in src[first:]]) + ": the types must agree; cast first")
         if b.info.count > best.count:
             best = b.info
     return best
+
+
+cdef inline bint is_id(object value) except -1:
+    return isinstance(value, int) and -(1 << 62) < value < 1 << 62
 
 
 cdef DInfo infer(int code, tuple src, object arg, object dtype):
@@ -76,7 +80,7 @@ cdef DInfo infer(int code, tuple src, object arg, object dtype):
     if rule == R_VOID:
         return VOID
     if rule == R_INDEX:
-        if type(arg) is not RangeArg or not isinstance(arg[0], int) or not -(1 << 62) < arg[0] < 1 << 62:
+        if type(arg) is not RangeArg or not is_id(<object>PyTuple_GET_ITEM(arg, 0)):
             raise TypeError(f"{OPS[code]!r} is told by a RangeArg with an integer id, not by {arg!r}")
         return INDEX_INFO
     if rule == R_ARG:
@@ -119,7 +123,7 @@ cdef object movement_shape(int code, tuple old, object arg):
             raise ValueError(f"cannot reshape {old} ({product(old)} elements) to {arg} ({product(arg)} elements)")
         return arg
     if code == C_FLIP:
-        if any(not 0 <= a < len(old) for a in arg) or len(set(arg)) != len(arg):
+        if any([not 0 <= a < len(old) for a in arg]) or len(set(arg)) != len(arg):
             raise ValueError(f"cannot flip axes {arg} of shape {old}")
         return old
     if code == C_VIEW:
@@ -145,32 +149,39 @@ cdef object movement_shape(int code, tuple old, object arg):
                 raise ValueError(f"cannot shrink {old} to {arg}: bounds must satisfy 0 <= first <= last <= size")
         return tuple([hi - lo for lo, hi in arg])
     if code == C_STRIDE:
-        if any(step < 1 for step in arg):
+        if any([step < 1 for step in arg]):
             raise ValueError(f"steps {arg} must be positive")
         return tuple([-(-n // step) for step, n in zip(arg, old)])
-    if any(lo < 0 or hi < 0 for lo, hi in arg):  # PAD
+    if any([lo < 0 or hi < 0 for lo, hi in arg]):  # PAD
         raise ValueError(f"cannot pad {old} by {arg}: negative padding")
     return tuple([lo + n + hi for (lo, hi), n in zip(arg, old)])
 
 
 cdef object infer_shape(int code, tuple src, object arg):
+    """The shape of a new node; None for what has none.  ValueError where those of its sources do not go together."""
     cdef UOp s
     cdef Py_ssize_t i
     cdef object best
-    if code == C_RANGE or code == C_INDEX or code == C_LOAD:
-        return EMPTY
     if IS_ALU[code]:
         best = EMPTY
         for i in range(PyTuple_GET_SIZE(src)):
             s = <UOp>PyTuple_GET_ITEM(src, i)
             if s.shape_ is best or s.shape_ is EMPTY or s.shape_ == EMPTY:
                 continue
-            if best == EMPTY:
+            if best is EMPTY:
                 best = s.shape_
             elif s.shape_ != best:
-                shapes = " and ".join(str((<UOp>x).shape_) for x in src)
+                shapes = " and ".join([str((<UOp>x).shape_) for x in src])
                 raise ValueError(f"{OPS[code]!r} of shapes {shapes}: they must agree (or be empty)")
         return best
+    if code == C_RANGE or code == C_INDEX or code == C_LOAD or code == C_CONST:
+        return EMPTY
+    return structure_shape(code, src, arg)
+
+
+cdef object structure_shape(int code, tuple src, object arg):
+    cdef UOp s
+    cdef object best
     if IS_MOVEMENT[code]:
         s = <UOp>src[0]
         if type(s.shape_) is not tuple or not isinstance(arg, tuple):
@@ -178,13 +189,11 @@ cdef object infer_shape(int code, tuple src, object arg):
         return movement_shape(code, s.shape_, arg)
     if code == C_BUFFER or code == C_ALLOC:
         return arg.shape
-    if code == C_CONST:
-        return EMPTY
     if code == C_REDUCE:
         s = <UOp>src[0]
         if not arg.axes:
             return s.shape_
-        if any(not 0 <= a < len(s.shape_) for a in arg.axes) or len(set(arg.axes)) != len(arg.axes):
+        if any([not 0 <= a < len(s.shape_) for a in arg.axes]) or len(set(arg.axes)) != len(arg.axes):
             raise ValueError(f"cannot reduce axes {arg.axes} of shape {s.shape_}")
         return tuple([n for i, n in enumerate(s.shape_) if i not in arg.axes])
     if code == C_IOTA:
@@ -283,5 +292,6 @@ cdef tuple union_of_many(tuple src):
         ranges = open_ranges(<UOp>s)
         if ranges is not last:
             last = <tuple>ranges
-            union.update(dict.fromkeys(last))
+            for r in last:
+                union[r] = None
     return tuple(union)

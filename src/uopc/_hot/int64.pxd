@@ -13,7 +13,7 @@ cdef extern from *:
 # A bound of INT64_MIN or INT64_MAX means "unknown": uint64 reaches past it, and an index may in theory.
 
 cdef inline int64_t sat_add(int64_t a, int64_t b) noexcept nogil:
-    cdef int64_t r
+    cdef int64_t r = 0
     if a == INT64_MIN or b == INT64_MIN: return INT64_MIN
     if a == INT64_MAX or b == INT64_MAX: return INT64_MAX
     if uopc_add_overflows(a, b, &r): return INT64_MAX if a > 0 else INT64_MIN
@@ -21,7 +21,7 @@ cdef inline int64_t sat_add(int64_t a, int64_t b) noexcept nogil:
 
 
 cdef inline int64_t sat_mul(int64_t a, int64_t b) noexcept nogil:
-    cdef int64_t r
+    cdef int64_t r = 0
     if a == 0 or b == 0: return 0
     if a == INT64_MIN or a == INT64_MAX or b == INT64_MIN or b == INT64_MAX or uopc_mul_overflows(a, b, &r):
         return INT64_MAX if (a > 0) == (b > 0) else INT64_MIN

@@ -24,6 +24,10 @@ from uopc.ops import TABLE, AxisType, DTypeRule, Flags, Kind, Ops, RangeArg
 cdef extern from "Python.h":
     void PyType_Modified(PyTypeObject* t)
     long PyLong_AsLong(object) except? -1
+    ctypedef object (*newtuple_t)(PyTypeObject*, object, PyObject*)
+    ctypedef struct tuple_type "PyTypeObject":
+        newtuple_t tp_new
+    tuple_type PyTuple_Type
     long long PyLong_AsLongLongAndOverflow(object, int*)
 
 cdef int OVERFLOW = 0
@@ -103,7 +107,7 @@ cdef uint64_t hash_arg(object arg) except? 0:
         memcpy(&bits, &d, sizeof(double))
         return bits
     if type(arg) is RangeArg:
-        return mix(PyLong_AsLong(arg[0]), PyLong_AsLong(arg[1]))
+        return mix(PyLong_AsLong(<object>PyTuple_GET_ITEM(arg, 0)), PyLong_AsLong(<object>PyTuple_GET_ITEM(arg, 1)))
     if type(arg) is tuple and len(arg) > 0 and type((<tuple>arg)[0]) is float:
         bits = 0
         for value in <tuple>arg:
@@ -651,8 +655,9 @@ def live_nodes():
 def range_(end, id, axis_type=AxisType.LOOP):
     """A loop counter from 0 to ``end`` (an int, or an index expression of outer ranges); ``id`` tells it from others."""
     cdef UOp e = <UOp>end if type(end) is UOp else const_index(int(end))
-    arg = tuple.__new__(RangeArg, (id, axis_type))
-    return intern(C_RANGE, infer(C_RANGE, (e,), arg, None), (e,), arg)
+    cdef tuple src = (e,)
+    arg = PyTuple_Type.tp_new(<PyTypeObject*>RangeArg, ((id, axis_type),), NULL)
+    return intern(C_RANGE, infer(C_RANGE, src, arg, None), src, arg)
 
 
 def sink(*stores):
