@@ -1,7 +1,8 @@
-"""What tests of Tensors share: sample arrays of every dtype, and a comparison with NumPy that looks at dtype and shape too."""
+"""What tests of Tensors share: sample arrays of every dtype, and comparisons with NumPy that look at dtype and shape."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,15 @@ def same(tensor: Tensor, expected: Any, rtol: float | None = None, atol: float |
         return
     near = TOLERANCE[tensor.dtype.name] if rtol is None else rtol
     np.testing.assert_allclose(value, expected, rtol=near, atol=near if atol is None else atol, equal_nan=True)
+
+
+def same_all(pairs: Iterable[tuple[Tensor, Any]], rtol: float | None = None) -> None:
+    """``same`` of each pair; all are computed in one plan, since a kernel compiled with others costs a fraction."""
+    pairs = list(pairs)
+    tensors = [tensor for tensor, _ in pairs]
+    tensors[0].realize(*tensors[1:])
+    for tensor, expected in pairs:
+        same(tensor, expected, rtol)
 
 
 def bf16(array: Any) -> np.ndarray[Any, Any]:

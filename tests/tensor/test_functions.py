@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from tensors import ALL, FLOATS, same, sample, special
+from tensors import ALL, FLOATS, same, same_all, sample, special
 
 from uopc import Tensor, dtypes
 
@@ -19,14 +19,9 @@ erf = np.vectorize(math.erf)
 
 @pytest.mark.parametrize("name", FLOAT_FUNCTIONS)
 def test_float_functions(name):
-    for dtype in ALL:
-        a = sample(dtype)
-        with np.errstate(all="ignore"):
-            same(getattr(Tensor(a), name)(), FLOAT_FUNCTIONS[name](a))
-    for dtype in FLOATS:
-        x = special(dtype)
-        with np.errstate(all="ignore"):
-            same(getattr(Tensor(x), name)(), FLOAT_FUNCTIONS[name](x))
+    arrays = [*map(sample, ALL), *map(special, FLOATS)]
+    with np.errstate(all="ignore"):
+        same_all((getattr(Tensor(a), name)(), FLOAT_FUNCTIONS[name](a)) for a in arrays)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -46,22 +41,18 @@ def test_roots_and_reciprocals(dtype):
 def test_signs_and_rounding(dtype):
     a = special(dtype) if dtype in FLOATS else sample(dtype)
     t = Tensor(a)
-    same(t.abs(), np.abs(a))
-    same(abs(t), np.abs(a))
-    same(t.square(), np.square(a) if dtype != "bool" else a)
+    pairs = [(t.abs(), np.abs(a)), (abs(t), np.abs(a)), (t.square(), np.square(a) if dtype != "bool" else a)]
     for name in ("floor", "ceil", "trunc"):
-        same(getattr(t, name)(), getattr(np, name)(a) if dtype in FLOATS else a)
-    same(t.round(), np.round(a) if dtype in FLOATS else a)
-    same(round(t), np.round(a) if dtype in FLOATS else a)
+        pairs.append((getattr(t, name)(), getattr(np, name)(a) if dtype in FLOATS else a))
+    pairs += [(r, np.round(a) if dtype in FLOATS else a) for r in (t.round(), round(t))]
+    pairs += [(t.isnan(), np.isnan(a)), (t.isinf(), np.isinf(a)), (t.isfinite(), np.isfinite(a))]
+    same_all(pairs)
     if dtype == "bool":
         with pytest.raises(TypeError, match="sign is not defined for bool"):
             t.sign()
     else:
         same(t.sign(), np.sign(a))
         same(+t, a)
-    same(t.isnan(), np.isnan(a))
-    same(t.isinf(), np.isinf(a))
-    same(t.isfinite(), np.isfinite(a))
 
 
 def test_round_to_decimals():

@@ -84,7 +84,7 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
     """The shape that all ``shapes`` expand to, as NumPy; ValueError naming them where there is none."""
     best: Shape = ()
     for shape in shapes:
-        if shape == best:
+        if shape == best or (len(shape) < len(best) and best[len(best) - len(shape) :] == shape):
             continue
         if len(shape) > len(best):
             best = (1,) * (len(shape) - len(best)) + best
@@ -111,9 +111,10 @@ def expand(u: UOp, shape: Shape) -> UOp:
     old = u.shape
     if old == shape:
         return u
-    if len(old) > len(shape):
+    new = len(shape) - len(old)
+    if new < 0:
         raise ValueError(f"cannot expand {old} to {shape}: it has more axes")
-    return UOp(Ops.EXPAND, (reshape(u, (1,) * (len(shape) - len(old)) + old),), shape)
+    return UOp(Ops.EXPAND, (reshape(u, (1,) * new + old) if new else u,), shape)
 
 
 def operand(u: UOp, shape: Shape) -> UOp:
@@ -122,7 +123,10 @@ def operand(u: UOp, shape: Shape) -> UOp:
 
 
 def permute(u: UOp, order: Shape) -> UOp:
-    """``u`` with axis ``order[i]`` of it as axis i."""
+    """``u`` with axis ``order[i]`` of it as axis i; permutations of permutations collapse, as reshapes do."""
+    if u.op is Ops.PERMUTE and u.realized is None:
+        inner = u.arg
+        u, order = u.src[0], tuple([inner[i] for i in order])
     return u if order == tuple(range(len(order))) else UOp(Ops.PERMUTE, (u,), order)
 
 
