@@ -1,14 +1,204 @@
-"""blockize: axes are split into blocks, and values inside a block are written to thread-private tiles.
+"""blockize: split axes into blocks, and give what a block reads again and again a tile of its own.
 
-In and out: a kernel, ``SINK(STORE(target, body), ...)``.  The stage has its place and its contract here: a STAGE at block level becomes a tile, and what is
-inside a block is compiled by the stages after this one.  No axis is split yet: register tiles are all the blocking there is.
+In: a kernel, ``SINK(STORE(target, body))`` with the schedule's ``Opts``.  Out: the same kernel; where it pays, the
+output is cut into blocks (``Opts.block``), operands that the
+rows of a block share are STAGEs at block level (packed: consecutive, in cache), and a long reduction runs over blocks
+whose sum stands in a tile.
+
+The question is asked of the loop nest: which memory does a register tile read that its neighbours along another output
+axis read too, is that more than a cache holds, or does it lie at strides that a cache holds badly.  Never asks what the
+kernel is for.
 """
 
 from __future__ import annotations
 
-from uopc.uop import UOp
+import math
+from dataclasses import dataclass, replace
+
+from uopc.ops import ALU, AxisType, KernelInfo, Ops, ReduceArg, Tile
+from uopc.rangeify import Ctx, Opts, rangeify
+from uopc.runtime.device import Device
+from uopc.uop import UOp, toposort
+
+# Register tiles along the axis that shares an operand, below which packing it does not pay.
+LEAST_TILES = 8
+# Rows of a block: what a packed operand is paid back by, while the rows' own operand stays in L2.
+BLOCK_ROWS = 192
+# The longest reduction that one block runs: a packed panel of 64 columns then fills a quarter of a 1 MB L2, and a sum
+# has short chains.
+BLOCK_REDUCE = 512
+# Addresses this far apart fall into the same few sets of an L1 cache.
+ALIASING_STEP = 2048
 
 
-def blockize(root: UOp) -> UOp:
-    """The kernel ``root`` (a SINK), its axes split where its options say so."""
-    return root
+@dataclass(frozen=True)
+class Site:
+    """A REDUCE to be blocked: its node, the output axis that shares the operands (rows), the one that lanes run along,
+    and the operands."""
+
+    reduce: UOp
+    rows: int
+    lanes: int
+    shared: list[UOp]
+
+
+class _View:
+    """Which axes of a tensor node its value depends on: the node ranged with one plain loop an axis."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.ctx = Ctx()
+        self.idx = tuple(self.ctx.range(n, AxisType.LOOP) for n in shape)
+
+    def axes(self, u: UOp) -> set[int]:
+        """The axes that the value of ``u`` varies along."""
+        ranges = rangeify(u, self.idx, self.ctx).ranges
+        return {a for a, r in enumerate(self.idx) if r in ranges}
+
+    def step(self, u: UOp, axis: int) -> int:
+        """The longest step, in bytes, of an address in ``u`` along ``axis``."""
+        value = rangeify(u, self.idx, self.ctx)
+        zero = {r: UOp.const(0) for r in self.idx}
+        one = {**zero, self.idx[axis]: UOp.const(1)}
+        out = 0
+        for load in toposort(value):
+            if load.op is Ops.LOAD:
+                at = load.src[0].src[1]
+                far = self.ctx.simplify(at.substitute(one) - at.substitute(zero))
+                out = max(out, abs(far.arg) * load.dtype.itemsize if far.op is Ops.CONST else 0)
+        return out
+
+
+def _parts(x: UOp, rows: int, view: _View) -> list[UOp]:
+    """The largest parts of a reduced value that do not vary along the rows: computed or read once for all of them."""
+    out: dict[UOp, None] = {}
+    stack = [x]
+    while stack:
+        u = stack.pop()
+        if u.shape != x.shape:
+            continue
+        if rows not in view.axes(u):
+            out[u] = None
+        elif u.op in ALU:
+            stack += u.src
+    return list(out)
+
+
+def _output_of(root: UOp, body: UOp) -> UOp | None:
+    """The one REDUCE of a kernel that stands at the shape of the output, under elementwise operations only."""
+    found = [u for u in toposort(body) if u.op is Ops.REDUCE]
+    if len(found) != 1 or found[0].shape != body.shape:
+        return None
+    stack, seen = [body], {body}
+    while stack:
+        u = stack.pop()
+        if u is found[0]:
+            continue
+        if u.op not in ALU and any(s is found[0] or found[0] in toposort(s) for s in u.src):
+            return None
+        for s in u.src:
+            if s not in seen:
+                seen.add(s)
+                stack.append(s)
+    return found[0]
+
+
+def _site(root: UOp, machine: Device) -> Site | None:
+    """The REDUCE of a kernel that pays for being blocked."""
+    if len(root.src) != 1 or root.arg.opts is None:
+        return None
+    opts: Opts = root.arg.opts
+    body = root.src[0].src[1]
+    reduce = _output_of(root, body)
+    if reduce is None or opts.vector is None or len(reduce.arg.axes) != 1 or reduce.arg.axes[0] != len(body.shape):
+        return None
+    rows = next((a for a, _ in opts.upcast if a != opts.vector), None)
+    if (
+        rows is None
+        or body.shape[rows] < LEAST_TILES * opts.upcast_of(rows)
+        or body.shape[opts.vector] < opts.upcast_of(opts.vector)
+    ):
+        return None
+    x, along = reduce.src[0], len(body.shape)
+    view = _View(x.shape)
+    shared = [u for u in _parts(x, rows, view) if {opts.vector, along} <= view.axes(u)]
+    size = {
+        u: math.prod(x.shape[a] for a in view.axes(u) if a in (opts.vector, along)) * u.dtype.itemsize for u in shared
+    }
+    paying = [
+        u
+        for u in shared
+        if size[u] > machine.l2 // 2 or (view.step(u, along) % ALIASING_STEP == 0 and size[u] > machine.l1d)
+    ]
+    return Site(reduce, rows, opts.vector, paying) if paying else None
+
+
+def _packed(u: UOp, lanes: int, width: int, opts: Opts, view: _View) -> UOp:
+    """``u`` (at the shape of a reduced value) read from a tile in which the axis of the lanes is consecutive."""
+    shape = u.shape
+    varies = view.axes(u)
+    once = tuple((0, n) if a in varies else (0, 1) for a, n in enumerate(shape))
+    order = (*[a for a in range(len(shape)) if a != lanes], lanes)
+    back = tuple(order.index(a) for a in range(len(shape)))
+    last = len(shape) - 1
+    extents = tuple(width if a == lanes else shape[a] if a == last and a in varies else 1 for a in order)
+    fill = Opts({last: width}, vector=last, lanes=opts.lanes)
+    small = UOp(Ops.PERMUTE, (UOp(Ops.SHRINK, (u,), once),), order)
+    return UOp(Ops.EXPAND, (UOp(Ops.PERMUTE, (UOp(Ops.STAGE, (small,), Tile(extents, fill)),), back),), shape)
+
+
+def _with_tiles(x: UOp, site: Site, width: int, opts: Opts) -> UOp:
+    view = _View(x.shape)
+    parts = [u for u in _parts(x, site.rows, view) if site.lanes in view.axes(u)]
+    return x.substitute({u: _packed(u, site.lanes, width, opts, view) for u in parts})
+
+
+def _block(root: UOp, site: Site) -> UOp:
+    """The kernel with its output in blocks, its shared operands packed, and its reduction in parts that a cache
+    holds."""
+    opts: Opts = root.arg.opts
+    body, reduce = root.src[0].src[1], site.reduce
+    width, tile = opts.upcast_of(site.lanes), opts.upcast_of(site.rows)
+    x, op, size = reduce.src[0], reduce.arg.op, reduce.src[0].shape[-1]
+    rows = _even(body.shape[site.rows], BLOCK_ROWS, tile)
+    counts = -(-size // BLOCK_REDUCE)
+    each = size // counts
+    blocked = replace(opts, block={site.rows: rows, site.lanes: width}, thread=_order(opts, site), reduce_block=0)
+    if counts == 1:
+        new = reduce.replace(src=(_with_tiles(x, site, width, opts),))
+    else:
+        main = _shrunk(x, 0, counts * each)
+        split = UOp(Ops.RESHAPE, (main,), (*x.shape[:-1], counts, each))
+        last = len(x.shape)
+        partial = UOp(Ops.REDUCE, (_with_tiles(split, site, width, opts),), ReduceArg(op, (last,)))
+        extents = tuple(rows if a == site.rows else width if a == site.lanes else 1 for a in range(len(body.shape)))
+        inner = Opts({site.rows: tile, site.lanes: width}, vector=site.lanes, lanes=opts.lanes)
+        total = UOp(Ops.REDUCE, (partial,), ReduceArg(op, (last - 1,)))
+        new = UOp(Ops.STAGE, (total,), Tile(extents, inner, accumulate=True))
+        if counts * each < size:
+            new = new.alu(op, UOp(Ops.REDUCE, (_shrunk(x, counts * each, size),), ReduceArg(op, (last - 1,))))
+        blocked = replace(blocked, upcast={site.lanes: width})
+    store = root.src[0].replace(src=(root.src[0].src[0], body.substitute({reduce: new})))
+    return root.replace(src=(store,), arg=KernelInfo(root.arg.name, blocked))
+
+
+def _order(opts: Opts, site: Site) -> tuple[int, ...]:
+    """Threads share blocks; neighbouring blocks share their rows."""
+    return (*[a for a in opts.threads if a not in (site.rows, site.lanes)], site.rows, site.lanes)
+
+
+def _even(size: int, most: int, tile: int) -> int:
+    """Rows of a block: equal parts of about ``most``, in whole register tiles."""
+    count = -(-size // most)
+    return min(-(-size // (count * tile)) * tile, size // tile * tile)
+
+
+def _shrunk(x: UOp, first: int, last: int) -> UOp:
+    if first == 0 and last == x.shape[-1]:
+        return x
+    return UOp(Ops.SHRINK, (x,), (*((0, n) for n in x.shape[:-1]), (first, last)))
+
+
+def blockize(root: UOp, machine: Device) -> UOp:
+    """The kernel ``root`` (a SINK), in blocks where they pay."""
+    site = _site(root, machine)
+    return root if site is None else _block(root, site)

@@ -82,7 +82,7 @@ TENSOR_STAGES = (
 )
 KERNEL_STAGES = (
     Step("schedule", _schedule, Stage.TENSOR),
-    Step("blockize", lambda g, s: blockize(g), Stage.TENSOR),
+    Step("blockize", lambda g, s: blockize(g, s.machine), Stage.TENSOR),
     Step("rangeify", _rangeify, Stage.LOOP),
 )
 LOOP_STAGES = (

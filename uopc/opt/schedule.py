@@ -11,13 +11,11 @@ loaded value), and what the threads share.  Never looks at what the kernel is fo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
 
 from uopc.ops import AxisType, KernelInfo, Ops
 from uopc.rangeify import Ctx, Opts, rangeify
+from uopc.rangeify.nest import Nest, analyse, trips
 from uopc.runtime.device import Device
-from uopc.simplify import linear_in
 from uopc.uop import UOp, dtypes, toposort
 
 # Accumulators that a reduction without reuse keeps, so that additions overlap: latency times throughput of an FMA is 4
@@ -38,68 +36,10 @@ MERGE_WORK = 512
 ENOUGH_TRIPS = 16
 
 
-@dataclass(frozen=True)
-class Access:
-    """One load of a kernel: how far its address moves with each loop (None: not in equal steps), and how often it
-    happens."""
-
-    steps: dict[UOp, int | None]
-    times: int
-    reduced: bool
-
-
-@dataclass(frozen=True)
-class Nest:
-    """A kernel with plain loops: output ranges by axis (None where the size is 1), REDUCEs, accesses, and the values
-    stored."""
-
-    shape: tuple[int, ...]
-    outputs: tuple[UOp | None, ...]
-    reduces: list[UOp]
-    loads: list[Access]
-    store_steps: dict[UOp, int | None]
-    values: list[UOp]
-    itemsize: int
-
-
-def _trips(ranges: Iterable[UOp]) -> int:
-    return math.prod(max(r.vmax + 1, 1) for r in ranges)
-
-
-def _steps(index: UOp) -> dict[UOp, int | None]:
-    out: dict[UOp, int | None] = {}
-    for r in index.ranges:
-        found = linear_in(index.src[1], r)
-        out[r] = None if found is None else found[1]
-    return out
-
-
-def analyse(stores: list[tuple[UOp, UOp]]) -> Nest:
-    """The nest of a kernel, ranged with one plain loop for each axis."""
-    ctx = Ctx(Opts())
-    shape = stores[0][1].shape
-    outputs = tuple(ctx.range(n, AxisType.LOOP) if n > 1 else None for n in shape)
-    idx = tuple(UOp.const(0) if r is None else r for r in outputs)
-    values = [rangeify(body, idx, ctx) for _, body in stores]
-    order = toposort(values)
-    mine = {r for r in outputs if r is not None}
-    loads = [Access(_steps(u.src[0]), _trips(u.ranges), bool(set(u.ranges) - mine)) for u in order if u.op is Ops.LOAD]
-    place = rangeify(stores[0][0], idx, ctx).src[0]
-    reduces = [u for u in order if u.op is Ops.REDUCE]
-    return Nest(shape, outputs, reduces, loads, _steps(place), values, max(map(_register_size, order), default=1))
-
-
-def _register_size(u: UOp) -> int:
-    """Bytes of a value in a register: halves are computed as float32, and masks take the width of their neighbours."""
-    if u.dtype.is_bool or u.dtype in (dtypes.index, dtypes.void):
-        return 1
-    return 4 if u.dtype.is_half else u.dtype.itemsize
-
-
 def _gathers(nest: Nest, r: UOp) -> int:
     """How many elements would be read or written one by one if lanes ran along ``r``."""
     bad = sum(a.times for a in nest.loads if r in a.steps and a.steps[r] not in (0, 1))
-    return bad + (0 if nest.store_steps.get(r) in (0, 1) else _trips(x for x in nest.outputs if x is not None))
+    return bad + (0 if nest.store_steps.get(r) in (0, 1) else trips(x for x in nest.outputs if x is not None))
 
 
 def _vector_axis(nest: Nest) -> int | None:
@@ -179,7 +119,7 @@ def _transposed(nest: Nest, v: int) -> dict[int, int]:
 
 def _work(nest: Nest, tile: int) -> int:
     """Simple operations of one register tile."""
-    everything = sum(_trips(u.ranges) for u in toposort(nest.values) if u.ranges)
+    everything = sum(trips(u.ranges) for u in toposort(nest.values) if u.ranges)
     return tile * everything // max(math.prod(nest.shape), 1)
 
 

@@ -1,0 +1,75 @@
+"""A kernel seen as a loop nest: ranged once with plain loops, and the step of every memory access along every loop read
+off.
+
+``schedule`` and ``blockize`` decide by this alone, never by what the kernel is for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from uopc.ops import AxisType, Ops
+from uopc.rangeify import rangeify
+from uopc.rangeify.context import ZERO, Ctx
+from uopc.simplify import linear_in
+from uopc.uop import UOp, dtypes, toposort
+
+
+@dataclass(frozen=True)
+class Access:
+    """One load of a kernel: how far its address moves with each loop (None: not in equal steps), and how often it
+    happens."""
+
+    steps: dict[UOp, int | None]
+    times: int
+    reduced: bool
+
+
+@dataclass(frozen=True)
+class Nest:
+    """A kernel with plain loops: output ranges by axis (None where the size is 1), REDUCEs, accesses, and the values
+    stored."""
+
+    shape: tuple[int, ...]
+    outputs: tuple[UOp | None, ...]
+    reduces: list[UOp]
+    loads: list[Access]
+    store_steps: dict[UOp, int | None]
+    values: list[UOp]
+    itemsize: int
+
+
+def trips(ranges: Iterable[UOp]) -> int:
+    return math.prod(max(r.vmax + 1, 1) for r in ranges)
+
+
+def _steps(index: UOp) -> dict[UOp, int | None]:
+    out: dict[UOp, int | None] = {}
+    for r in index.ranges:
+        found = linear_in(index.src[1], r)
+        out[r] = None if found is None else found[1]
+    return out
+
+
+def analyse(stores: list[tuple[UOp, UOp]]) -> Nest:
+    """The nest of a kernel, ranged with one plain loop for each axis."""
+    ctx = Ctx()
+    shape = stores[0][1].shape
+    outputs = tuple(ctx.range(n, AxisType.LOOP) if n > 1 else None for n in shape)
+    idx = tuple(ZERO if r is None else r for r in outputs)
+    values = [rangeify(body, idx, ctx) for _, body in stores]
+    order = toposort(values)
+    mine = {r for r in outputs if r is not None}
+    loads = [Access(_steps(u.src[0]), trips(u.ranges), bool(set(u.ranges) - mine)) for u in order if u.op is Ops.LOAD]
+    place = rangeify(stores[0][0], idx, ctx).src[0]
+    reduces = [u for u in order if u.op is Ops.REDUCE]
+    return Nest(shape, outputs, reduces, loads, _steps(place), values, max(map(_register_size, order), default=1))
+
+
+def _register_size(u: UOp) -> int:
+    """Bytes of a value in a register: halves are computed as float32, and masks take the width of their neighbours."""
+    if u.dtype.is_bool or u.dtype in (dtypes.index, dtypes.void):
+        return 1
+    return 4 if u.dtype.is_half else u.dtype.itemsize
