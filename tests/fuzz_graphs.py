@@ -2,6 +2,9 @@
 
 Graphs are compiled in batches (one plan, so that units compile side by side), with ``fuse_reduce`` None, False and True; then run again with 1, 2 and 3
 threads, which must give the same bits.  What fails is reduced to the smallest subgraph that still fails, and printed with its seed and C.
+
+``--machine`` small compiles for a machine with caches of a few hundred bytes, and with every size that a pass waits for turned down, so that small graphs are
+split, blocked, packed and chunked as large ones are; narrow does so with vectors of 16 bytes.
 """
 
 from __future__ import annotations
@@ -10,8 +13,11 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from importlib import import_module
+from unittest import mock
 
 import numpy as np
 from bounds import Claim, claims, compare
@@ -32,6 +38,35 @@ MODES = (None, False, True)
 BATCH = 25
 # One graph in so many has NaN, infinities, -0 and the ends of the integers among its values.
 SPECIAL_EVERY = 4
+
+
+# What a small machine's passes wait for; each is a number that only decides where time is spent.
+SMALL_SIZES = {
+    "uopc.kernelize": {"SPLIT_ELEMENTS": 64, "SPLIT_PART": 16, "SPLIT_MAX_PARTS": 8, "MAX_KERNEL_OPS": 12, "MAX_INSTANCES": 4, "BROADCAST_WORK": 16},
+    "uopc.blockize": {"LEAST_TILES": 2, "BLOCK_ROWS": 12, "BLOCK_REDUCE": 7, "ALIASING_STEP": 16},
+    "uopc.opt.layout": {"REUSE": 2, "LEAST_LANES": 2},
+    "uopc.opt.schedule": {"SUM_BLOCK": 3, "MERGE_WORK": 1, "ENOUGH_TRIPS": 2},
+    "uopc.render_c.kernel": {"CHUNK_WORK": 40, "MAX_CHUNKS": 64, "MAX_DEPTH": 4},
+    "uopc.pipeline": {"GROUP": 5},
+}
+MACHINES = ("own", "small", "narrow")
+
+
+@contextmanager
+def machine(name: str) -> Iterator[None]:
+    """Compile for another machine inside the block; what is compiled there is forgotten."""
+    pipeline, plans = import_module("uopc.pipeline"), import_module("uopc.runtime.plan")
+    with ExitStack() as stack:
+        if name != "own":
+            own = pipeline.device()
+            other = replace(own, l1d=256, l2=512, vector_bytes=16 if name == "narrow" else own.vector_bytes)
+            stack.enter_context(mock.patch.object(pipeline, "device", lambda: other))
+            stack.enter_context(mock.patch.dict(pipeline._kernels, clear=True))
+            stack.enter_context(mock.patch.dict(plans._executables, clear=True))
+            for module, sizes in SMALL_SIZES.items():
+                for size, value in sizes.items():
+                    stack.enter_context(mock.patch.object(import_module(module), size, value))
+        yield
 
 
 @dataclass(frozen=True)
@@ -163,8 +198,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=20000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--machine", choices=MACHINES, default="own")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this long")
     args = parser.parse_args()
+    with machine(args.machine):
+        return _many(args)
+
+
+def _many(args: argparse.Namespace) -> int:
     start, failed, done, tally = time.perf_counter(), 0, 0, Tally()
     for first in range(args.seed, args.seed + args.count, BATCH):
         seeds = range(first, min(first + BATCH, args.seed + args.count))

@@ -78,3 +78,12 @@ def test_one_value_fills_lanes(dtype):
     """A half does not spread by arithmetic: random graph 3."""
     x = counting(5, 1, 1, dtype=dtype)
     agree(UOp(Ops.EXPAND, (x,), (5, 65, 1)), UOp(Ops.EXPAND, (counting(1, 1, dtype=dtype),), (7, 33)))
+
+
+def test_a_reduction_that_threads_share_runs_before_their_loop():
+    """It is computed by each chunk, on memory of its own: random graphs 99, 1237 and 1345."""
+    x = counting(7, 4, 16, 3, dtype=np.int8)
+    agree(total(x <= x, 0, 2, op=Ops.MAX), total(counting(17, 33, 5, dtype=np.int64) * 0, 2))
+    sums = UOp(Ops.EXPAND, (UOp(Ops.RESHAPE, (total(counting(17)),), (1,)),), (17,))
+    row = UOp(Ops.EXPAND, (UOp(Ops.RESHAPE, (counting(17) - sums * 0.0625,), (1, 17)),), (300, 17))
+    agree(total(UOp(Ops.EXPAND, (counting(300, 1),), (300, 17)) * row, 1))

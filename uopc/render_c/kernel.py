@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from uopc.ops import ALU, AxisType, Ops
 from uopc.render_c.code import Code
-from uopc.render_c.memory import Memory
+from uopc.render_c.memory import Memory, Place, identity
 from uopc.render_c.order import Order
 from uopc.render_c.types import Declarations
 from uopc.uop import UOp
@@ -36,6 +36,7 @@ class Kernel:
         self.unit = Declarations()
         self.memory = Memory(self.unit, self.statements)
         self.order = Order(self.statements)
+        self.inside: set[UOp] = set()  # the parallel loop
         self.thread = self._parallel_loop()
         self.lines: list[str] = []
         self.indent = 1
@@ -43,8 +44,8 @@ class Kernel:
         self.buffers = {slot: u for (op, slot), u in sorted(self.memory.memories.items()) if op is Ops.BUFFER}
 
     def _parallel_loop(self) -> UOp | None:
-        """The THREAD range, if there is one.  ValueError where something would run once for each chunk that should run
-        once.
+        """The THREAD range, if there is one.  What stands before it runs once for each chunk, on memory of the thread's
+        own; ValueError where that would write an argument.
         """
         threads = [u for u in self.statements if u.op is Ops.RANGE and u.arg.axis_type is AxisType.THREAD]
         if not threads:
@@ -58,12 +59,27 @@ class Kernel:
             raise ValueError(
                 f"{self.name}: the end of {thread!r} is {thread.src[0]!r}; that of a THREAD range is a number"
             )
+        self.inside = self._inside(thread)
         for u in self.statements:
-            if u.op in (Ops.STORE, Ops.RANGE) and u is not thread and self.order.loop[u] is None:
-                raise ValueError(
-                    f"{self.name}: {u!r} stands outside {thread!r}; in a kernel with a THREAD range nothing may"
-                )
+            if u.op is Ops.STORE and u not in self.inside and identity(u)[0] is Ops.BUFFER:
+                raise ValueError(f"{self.name}: {u!r} stands outside {thread!r}; each chunk would write it")
         return thread
+
+    def _inside(self, thread: UOp) -> set[UOp]:
+        """What stands inside the parallel loop, at any depth."""
+        out: set[UOp] = {thread}
+        for u in self.statements:
+            if self.order.loop[u] in out:
+                out.add(u)
+        return out
+
+    def _private(self) -> set[Place]:
+        """The ALLOCs that nothing outside the parallel loop uses."""
+        locals_ = {place for place in self.memory.memories if place[0] is Ops.ALLOC}
+        if self.thread is None:
+            return locals_
+        accesses = (u for u in self.statements if u.op in (Ops.STORE, Ops.LOAD) and u not in self.inside)
+        return locals_ - {identity(u) for u in accesses}
 
     # -- statements
 
@@ -99,14 +115,12 @@ class Kernel:
         self.line(f"for (long {name} = {first}; {name} < {end}; {name}++) {{")
         self.indent += 1
         if u is self.thread:
-            self.declare_allocs()
+            self.declare_allocs(self._private())
 
-    def declare_allocs(self) -> None:
-        """The ALLOCs: variables of a kind on one line, arrays one by one."""
+    def declare_allocs(self, places: set[Place]) -> None:
+        """These ALLOCs: variables of a kind on one line, arrays one by one."""
         variables: dict[str, list[str]] = {}
-        for (op, _), u in sorted(self.memory.memories.items()):
-            if op is not Ops.ALLOC:
-                continue
+        for _, u in sorted((place, self.memory.memories[place]) for place in places):
             c_type = self.unit.type(self.memory.stored_type(u.dtype))
             if self.memory.is_variable(u):
                 variables.setdefault(c_type, []).append(self.memory.name(u))
@@ -136,8 +150,11 @@ class Kernel:
 
     def print(self) -> str:
         """The whole unit."""
+        private = self._private()
         if self.thread is None:
-            self.declare_allocs()
+            self.declare_allocs(private)
+        else:
+            self.declare_allocs({p for p in self.memory.memories if p[0] is Ops.ALLOC} - private)
         for u in self.statements:
             self.statement(u)
         params = [f"{self._c_type(u)} *restrict d{slot}" for slot, u in self.buffers.items()]
@@ -196,7 +213,7 @@ class Kernel:
         if self.thread is None:
             return 1, 1
         trips = max(self.thread.src[0].arg, 0)
-        work, times, stack = 0, 1, []
+        work, before, times, stack = 0, 0, 1, []
         for u in self.statements:
             if u.op is Ops.RANGE:
                 stack.append(times)
@@ -204,6 +221,8 @@ class Kernel:
             elif u.op is Ops.END:
                 times = stack.pop()
             elif u.op is Ops.STORE or u.op in VALUES:
-                work += times * max(u.dtype.count, 1)
-        chunk = max(1, -(-CHUNK_WORK // max(work, 1)), -(-trips // MAX_CHUNKS))
+                operations = times * max(u.dtype.count, 1)
+                work, before = (work + operations, before) if u in self.inside else (work, before + operations)
+        # what each chunk does again must not take longer than the chunk
+        chunk = max(1, -(-max(CHUNK_WORK, before) // max(work, 1)), -(-trips // MAX_CHUNKS))
         return trips, max(min(chunk, trips), 1)
