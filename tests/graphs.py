@@ -369,7 +369,7 @@ class Builder:
         u = self.value()
         makers = (
             *[self.binary] * 6, *[self.unary] * 4, *[self.move] * 8, *[self.reduce] * 5, *[self.choose] * 2, *[self.cast] * 2, self.join,
-            self.join, self.gather, self.matmul, self.softmax, self.normalise, self.scan,
+            self.join, self.gather, self.matmul, self.matmul, self.softmax, self.normalise, self.scan,
         )  # fmt: skip
         made = self.one(makers)(u)
         if made.shape or made is not u:

@@ -87,3 +87,11 @@ def test_a_reduction_that_threads_share_runs_before_their_loop():
     sums = UOp(Ops.EXPAND, (UOp(Ops.RESHAPE, (total(counting(17)),), (1,)),), (17,))
     row = UOp(Ops.EXPAND, (UOp(Ops.RESHAPE, (counting(17) - sums * 0.0625,), (1, 17)),), (300, 17))
     agree(total(UOp(Ops.EXPAND, (counting(300, 1),), (300, 17)) * row, 1))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int16, np.bool_])
+def test_lanes_that_pad_decides_are_constants(dtype):
+    """A vector of one value may be written as that value: random graph 1479."""
+    padded = UOp(Ops.PAD, (counting(33, 5, dtype=dtype),), ((0, 0), (0, 3)))
+    turned = UOp(Ops.PERMUTE, (padded,), (1, 0))
+    agree(turned, turned.alu(Ops.MAX, turned), turned.eq(padded.dtype.convert(0)), turned.cast(dtypes.float64).alu(Ops.TRUNC))
