@@ -20,6 +20,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from uopc.dtype import dtypes
 from uopc.ops import ALU, MOVEMENT, Level, Ops, ReduceArg
 from uopc.uop import UOp, sink, toposort
 
@@ -188,7 +189,11 @@ class _Cuts:
                 continue
             if u in self.staged or u in self.under_stage or (self.instances.get(u) and self.wants_buffer(u)):
                 self.staged.add(u)
-                self.pass_down(u, [self.start_kernel(u)])
+                if u.op in _CHOICE:  # written source by source, each at its own index
+                    for s in u.src:
+                        self.instances.setdefault(s, {})[self.start_kernel(s)] = None
+                else:
+                    self.pass_down(u, [self.start_kernel(u)])
             else:
                 self.pass_down(u, list(self.instances.get(u, ())))
         return self.staged
@@ -295,7 +300,9 @@ def _parts(u: UOp) -> int:
 
 
 def _in_parts(u: UOp) -> UOp:
-    """The largest reduced axis in equal parts, and what is left over by itself."""
+    """The first reduced axis in equal parts, and what is left over by itself; parts of halves are float32."""
+    if u.dtype.is_half:
+        return _in_parts(u.replace(src=(u.src[0].cast(dtypes.float32),))).cast(u.dtype)
     x, (op, axes) = u.src[0], u.arg
     parts = _parts(u)
     axis = axes[0]
