@@ -1,4 +1,4 @@
-"""What tests of Tensors share: sample arrays of every dtype, and comparisons with NumPy that look at dtype and shape."""
+"""What tests of Tensors share: sample arrays of every dtype, and comparisons that look at dtype and shape too."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Where values of Tensors come from in these tests.
 
-The Tensor builds graphs, and thousands of small ones are tried, of which each would cost a C compilation.  So every test
-runs with the NumPy interpreter, and once more, with what a user has, where slow tests run.
+The Tensor builds graphs, and thousands of small ones are tried, of which each would cost a C compilation.  So every
+test runs with the NumPy interpreter, and once more, with what a user has, where slow tests run.
 """
 
 from __future__ import annotations

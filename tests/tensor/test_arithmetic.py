@@ -35,9 +35,9 @@ def agree(*args, **kwargs):
 
 
 @pytest.mark.parametrize("left", ALL)
-def test_every_pair_of_dtypes(left):
+def test_every_pair_of_dtypes(left, way):
     pairs = []
-    for right in ALL:
+    for right in ALL if way == "interpreted" else dict.fromkeys([left, "int16", "float32"]):
         a, b = sample(left, (3, 4)), sample(right, (4,), seed=1)
         for op in [*ARITHMETIC, *COMPARISONS, *BITS]:
             pairs += both(op, a, b)
@@ -179,8 +179,8 @@ def test_shapes_that_do_not_broadcast():
 def test_refused_types():
     t, b = Tensor(sample("float32")), Tensor(sample("bool"))
     for attempt in (
-        lambda: b - b, lambda: b - True, lambda: -b, lambda: t & 1, lambda: ~t, lambda: t << 1, lambda: t + "a", lambda: t + None,
-        lambda: t.maximum("a"), lambda: t.masked_fill(t, 0.0), lambda: t + 1j, lambda: t + np.array(["a"]),
+        lambda: b - b, lambda: b - True, lambda: -b, lambda: t & 1, lambda: ~t, lambda: t << 1, lambda: t + "a", lambda:
+        t + None, lambda: t.maximum("a"), lambda: t.masked_fill(t, 0.0), lambda: t + 1j, lambda: t + np.array(["a"]),
         lambda: t + np.array([1j]), lambda: t < "a", lambda: b.where("a", 1),
     ):  # fmt: skip
         with pytest.raises(TypeError):

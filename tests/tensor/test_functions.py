@@ -11,8 +11,8 @@ from tensors import ALL, FLOATS, same, same_all, sample, special
 from uopc import Tensor, dtypes
 
 FLOAT_FUNCTIONS = {
-    "sqrt": np.sqrt, "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log2": np.log2, "log1p": np.log1p,
-    "sin": np.sin, "cos": np.cos, "tan": np.tan, "tanh": np.tanh,
+    "sqrt": np.sqrt, "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log2": np.log2, "log1p":
+    np.log1p, "sin": np.sin, "cos": np.cos, "tan": np.tan, "tanh": np.tanh,
 }  # fmt: skip
 erf = np.vectorize(math.erf)
 
@@ -42,8 +42,7 @@ def test_signs_and_rounding(dtype):
     a = special(dtype) if dtype in FLOATS else sample(dtype)
     t = Tensor(a)
     pairs = [(t.abs(), np.abs(a)), (abs(t), np.abs(a)), (t.square(), np.square(a) if dtype != "bool" else a)]
-    for name in ("floor", "ceil", "trunc"):
-        pairs.append((getattr(t, name)(), getattr(np, name)(a) if dtype in FLOATS else a))
+    pairs += [(getattr(t, f)(), getattr(np, f)(a) if dtype in FLOATS else a) for f in ("floor", "ceil", "trunc")]
     pairs += [(r, np.round(a) if dtype in FLOATS else a) for r in (t.round(), round(t))]
     pairs += [(t.isnan(), np.isnan(a)), (t.isinf(), np.isinf(a)), (t.isfinite(), np.isfinite(a))]
     same_all(pairs)

@@ -14,7 +14,7 @@ from uopc.ops import Ops
 from uopc.tensor.random import threefry
 from uopc.uop import UOp
 
-# The known answers that the authors publish with Random123 (kat_vectors, threefry2x32, 20 rounds): counter, key, result.
+# The known answers published with Random123 (kat_vectors, threefry2x32, 20 rounds): counter, key, result.
 VECTORS = [
     ((0, 0), (0, 0), (0x6B200159, 0x99BA4EFE)),
     ((0xFFFFFFFF, 0xFFFFFFFF), (0xFFFFFFFF, 0xFFFFFFFF), (0x1CB996FC, 0xBB002BE7)),
@@ -88,8 +88,8 @@ def test_normal(dtype):
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "dtype"),
-    [(0, 10, None), (-5, 5, "int8"), (0, 256, "uint8"), (3, 4, "int32"), (-(2**31), 2**31, "int32"), (0, 2**40, "int64"), (0, 2**64, "uint64"), (-(2**63), 2**63, "int64")],
+    ("low", "high", "dtype"), [(0, 10, None), (-5, 5, "int8"), (0, 256, "uint8"), (3, 4, "int32"), (-(2**31), 2**31,
+    "int32"), (0, 2**40, "int64"), (0, 2**64, "uint64"), (-(2**63), 2**63, "int64")],
 )  # fmt: skip
 def test_integers(low, high, dtype):
     uopc.manual_seed(0)

@@ -176,10 +176,9 @@ def test_cumsum(dtype):
     pairs = []
     for shape in ((3, 4, 2), (70,), (2, 33), (0, 3), (1,), ()):
         a = sample(dtype, shape)
-        for axis in (None, *range(len(shape))):
-            pairs.append(
-                (Tensor(a).cumsum(axis), np.cumsum(a.astype(np.float64), axis).astype(np.cumsum(a, axis).dtype))
-            )
+        wide, dtype_of_sums = a.astype(np.float64), np.cumsum(a).dtype
+        axes = (None, *range(len(shape)))
+        pairs += [(Tensor(a).cumsum(axis), np.cumsum(wide, axis).astype(dtype_of_sums)) for axis in axes]
     same_all(pairs, 2e-2 if dtype == "float16" else 1e-5)
 
 
@@ -197,8 +196,9 @@ def test_bfloat16():
     x = bf16(sample("float32", (3, 50)))
     t = Tensor(x).bfloat16()
     for made, expected in (
-        (t.sum(1), x.sum(1)), (t.mean(0), x.mean(0)), (t.max(), x.max()), (t.var(1), x.var(1, ddof=1)), (t.softmax(), reference_softmax(x, 1)),
-        (t.cumsum(1)[:, :3], np.cumsum(x, 1)[:, :3]), (t.logsumexp(1), np.log(np.exp(x).sum(1))),
+        (t.sum(1), x.sum(1)), (t.mean(0), x.mean(0)), (t.max(), x.max()), (t.var(1), x.var(1, ddof=1)), (t.softmax(),
+        reference_softmax(x, 1)), (t.cumsum(1)[:, :3], np.cumsum(x, 1)[:, :3]), (t.logsumexp(1),
+        np.log(np.exp(x).sum(1))),
     ):  # fmt: skip
         assert made.dtype is dtypes.bfloat16
         np.testing.assert_allclose(made.numpy(), expected, rtol=2**-7, atol=1e-2)
