@@ -230,14 +230,36 @@ cdef bint recombine(Sum* s, int i, DInfo info, list alive) except -1:
     return False
 
 
+cdef inline UOp atom_of(UOp term):
+    """The atom of ``atom`` or ``atom * constant``."""
+    if term.code == C_MUL and (<UOp>PyTuple_GET_ITEM(term.src, 1)).code == C_CONST:
+        return <UOp>PyTuple_GET_ITEM(term.src, 0)
+    return term
+
+
+cdef bint in_order(UOp u) except -1:
+    """Whether ``u``, an ADD or a MUL by a constant, is canonical as it stands, its sources being so.  Most are."""
+    cdef UOp a = <UOp>PyTuple_GET_ITEM(u.src, 0), b = <UOp>PyTuple_GET_ITEM(u.src, 1), last
+    if u.code == C_MUL:
+        return a.code != C_ADD and a.code != C_MUL and a.lo != a.hi and b.code == C_CONST and b.lo != 0 and b.lo != 1
+    last = <UOp>PyTuple_GET_ITEM(a.src, 1) if a.code == C_ADD else a
+    if last.lo == last.hi or b.code == C_ADD:
+        return False
+    if b.lo == b.hi:
+        return b.code == C_CONST and b.lo != 0
+    b = atom_of(b)
+    # what divides may join with what is there already
+    return b.code != C_IDIV and b.code != C_MOD and b.code != C_ADD and compare_nodes(atom_of(last), b) < 0
+
+
 cdef UOp add_index(UOp u):
-    """ADD and MUL by a constant: the canonical sum."""
+    """ADD, and MUL by a constant: the canonical sum."""
     cdef Sum s
     cdef int i
     cdef list alive
     cdef int64_t c
     cdef bint again
-    if not sum_of(&s, u):
+    if in_order(u) or not sum_of(&s, u):
         return None
     if quotients(&s) > 1:
         alive = []  # atoms that come from new expressions

@@ -18,6 +18,7 @@ cdef struct Node:
     int count                    # sources; -1: not looked at
     bint more                    # more sources than these may follow
     bint test                    # arg is a function
+    bint bare                    # nothing but an op and a name
     PyObject* arg                # NULL: not looked at
     PyObject* dtype              # a DtypeTest, or NULL
 
@@ -45,9 +46,15 @@ cdef class PatternMatcher:
     cdef object name_of(self, int k)
 
 
+cdef struct Memo:
+    uint64_t owner
+    bint in_nodes
+    PtrMap map
+
+
 cdef class Rewriter:
     """A memoised rewrite of whole graphs; a subclass says what one step is."""
-    cdef PtrMap memo             # node -> its final form, or (tagged) the replacement that it waits for
+    cdef Memo memo               # node -> its final form, or (tagged) the replacement that it waits for
     cdef list keep               # what the memo borrows
     cdef bint busy
 

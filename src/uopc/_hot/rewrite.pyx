@@ -34,6 +34,8 @@ cdef enum:
     RECENT = 8             # rules named in the message
 
 
+include "memo.pxi"
+
 # ---- the traversal ------------------------------------------------------------------------------------------------------
 
 cdef inline PyObject* tag(PyObject* p) noexcept nogil:
@@ -51,10 +53,10 @@ cdef inline bint is_final(PyObject* p) noexcept nogil:
 cdef class Rewriter:
     def __cinit__(self):
         self.keep = []
-        ptrmap_init(&self.memo, 64)
+        memo_open(&self.memo)
 
     def __dealloc__(self):
-        ptrmap_free(&self.memo)
+        memo_close(&self.memo)
 
     cdef UOp step(self, UOp u):
         raise NotImplementedError
@@ -64,9 +66,9 @@ cdef class Rewriter:
 
     cdef int reset(self) except -1:
         """Forget everything; after an error the memo holds nodes that wait for what will never come."""
-        ptrmap_free(&self.memo)
+        memo_close(&self.memo)
         self.keep = []
-        ptrmap_init(&self.memo, 64)
+        memo_open(&self.memo)
         return 0
 
     cdef UOp run(self, UOp root):
@@ -80,7 +82,7 @@ cdef class Rewriter:
                 self.keep.append(root)
                 push(&st, <PyObject*>root)
                 drain(self, &st)
-                out = <UOp>ptrmap_get(&self.memo, <PyObject*>root)
+                out = <UOp>memo_get(&self.memo, <PyObject*>root)
             finally:
                 stack_free(&st)
         except BaseException:
@@ -93,7 +95,7 @@ cdef class Rewriter:
 
 cdef int drain(Rewriter rw, Stack* st) except -1:
     """Work until the stack is empty: then the memo knows the final form of everything that was on it."""
-    cdef PtrMap* memo = &rw.memo
+    cdef Memo* memo = &rw.memo
     cdef PyObject* p
     cdef PyObject* found
     cdef Py_ssize_t i, waiting = 0
@@ -101,13 +103,13 @@ cdef int drain(Rewriter rw, Stack* st) except -1:
     cdef tuple src
     while st.size > 0:
         p = st.items[st.size - 1]
-        found = ptrmap_get(memo, p)
+        found = memo_get(memo, p)
         if found != NULL:
             if not is_final(found):  # it waited for its replacement, which lay above it on the stack
-                found = ptrmap_get(memo, untag(found))
+                found = memo_get(memo, untag(found))
                 if not is_final(found):
                     raise RecursionError(f"endless rewriting: {<UOp>p!r} turns into itself by {rw.last_rules()}")
-                ptrmap_set(memo, p, found)
+                memo_set(memo, p, found)
                 waiting -= 1
             st.size -= 1
             continue
@@ -115,7 +117,7 @@ cdef int drain(Rewriter rw, Stack* st) except -1:
         ready = True
         changed = False
         for i in range(PyTuple_GET_SIZE(src) - 1, -1, -1):
-            found = ptrmap_get(memo, PyTuple_GET_ITEM(src, i))
+            found = memo_get(memo, PyTuple_GET_ITEM(src, i))
             if not is_final(found):
                 push(st, PyTuple_GET_ITEM(src, i))
                 ready = False
@@ -131,55 +133,55 @@ cdef int drain(Rewriter rw, Stack* st) except -1:
 
 cdef int settle(Rewriter rw, Stack* st, UOp u, bint changed) except -1:
     """Rewrite ``u``, whose sources are final, and pop it; or make it wait for its replacement (then the result is 1)."""
-    cdef PtrMap* memo = &rw.memo
+    cdef Memo* memo = &rw.memo
     cdef PyObject* found
     cdef UOp w = u, r
     cdef int steps = 0
     if changed:
         w = rebuild(u, final_sources(memo, u.src))
         rw.keep.append(w)
-        found = ptrmap_get(memo, <PyObject*>w)
+        found = memo_get(memo, <PyObject*>w)
         if found != NULL:
             return conclude(memo, st, u, w, found)
     while True:
         r = rw.step(w)
         if r is None or r is w:
-            ptrmap_set(memo, <PyObject*>w, <PyObject*>w)
+            memo_set(memo, <PyObject*>w, <PyObject*>w)
             return conclude(memo, st, u, w, <PyObject*>w)
         rw.keep.append(r)
-        found = ptrmap_get(memo, <PyObject*>r)
+        found = memo_get(memo, <PyObject*>r)
         steps += 1
         if found != NULL or steps > DIRECT_STEPS or not sources_final(memo, r.src):
             return conclude(memo, st, u, r, found)
         w = r
 
 
-cdef inline int conclude(PtrMap* memo, Stack* st, UOp u, UOp r, PyObject* found) except -1:
+cdef inline int conclude(Memo* memo, Stack* st, UOp u, UOp r, PyObject* found) except -1:
     """``u`` has become ``r``, of which the memo says ``found``."""
     if is_final(found):
-        ptrmap_set(memo, <PyObject*>u, found)
+        memo_set(memo, <PyObject*>u, found)
         st.size -= 1
         return 0
-    ptrmap_set(memo, <PyObject*>u, tag(<PyObject*>r))
+    memo_set(memo, <PyObject*>u, tag(<PyObject*>r))
     push(st, <PyObject*>r)
     return 1
 
 
-cdef inline bint sources_final(PtrMap* memo, tuple src) noexcept:
+cdef inline bint sources_final(Memo* memo, tuple src) noexcept:
     """Whether all sources are in their final form already."""
     cdef Py_ssize_t i
     for i in range(PyTuple_GET_SIZE(src)):
-        if ptrmap_get(memo, PyTuple_GET_ITEM(src, i)) != PyTuple_GET_ITEM(src, i):
+        if memo_get(memo, PyTuple_GET_ITEM(src, i)) != PyTuple_GET_ITEM(src, i):
             return False
     return True
 
 
-cdef inline tuple final_sources(PtrMap* memo, tuple src):
+cdef inline tuple final_sources(Memo* memo, tuple src):
     cdef Py_ssize_t i, n = PyTuple_GET_SIZE(src)
     cdef tuple out = PyTuple_New(n)
     cdef PyObject* p
     for i in range(n):
-        p = ptrmap_get(memo, PyTuple_GET_ITEM(src, i))
+        p = memo_get(memo, PyTuple_GET_ITEM(src, i))
         Py_INCREF(<object>p)
         PyTuple_SET_ITEM(out, i, <object>p)
     return out
@@ -355,23 +357,26 @@ cdef class PatternMatcher:
             test = DtypeTest(pattern.dtype)
             self.kept.append(test)
             node.dtype = <PyObject*>test
+        node.bare = node.slot >= 0 and node.count < 0 and node.arg == NULL and node.dtype == NULL
         return 0
 
     cdef int match(self, int k, UOp u, PyObject** captured) except -1:
-        """1 if node ``k`` of the table matches ``u``, else 0.  Recursion is as deep as the pattern is written."""
+        """1 if node ``k`` of the table, whose op is known to match, matches ``u``, else 0.  As deep as the pattern is written."""
         cdef Node* node = &self.nodes[k]
+        cdef Node* below
         cdef Py_ssize_t i, n
-        if not accepts(node, u.code):
-            return 0
-        if node.count >= 0:
-            n = PyTuple_GET_SIZE(u.src)
-            if n < node.count or (n > node.count and not node.more):
-                return 0
         if node.slot >= 0:
             if captured[node.slot] == NULL:
                 captured[node.slot] = <PyObject*>u
             elif captured[node.slot] != <PyObject*>u:
                 return 0
+        if node.count >= 0:
+            n = PyTuple_GET_SIZE(u.src)
+            if n < node.count or (n > node.count and not node.more):
+                return 0
+            for i in range(node.count):  # most rules fail at the op of a source: look at these first
+                if not accepts(&self.nodes[node.first + i], (<UOp>PyTuple_GET_ITEM(u.src, i)).code):
+                    return 0
         if node.arg != NULL:
             if node.test:
                 if not (<object>node.arg)(u.arg):
@@ -379,9 +384,15 @@ cdef class PatternMatcher:
             elif node.arg != <PyObject*>u.arg and not same_arg(u.arg, <object>node.arg):
                 return 0
         for i in range(node.count):
-            if not self.match(node.first + i, <UOp>PyTuple_GET_ITEM(u.src, i), captured):
+            below = &self.nodes[node.first + i]
+            if below.bare:
+                if captured[below.slot] == NULL:
+                    captured[below.slot] = PyTuple_GET_ITEM(u.src, i)
+                elif captured[below.slot] != PyTuple_GET_ITEM(u.src, i):
+                    return 0
+            elif not self.match(node.first + i, <UOp>PyTuple_GET_ITEM(u.src, i), captured):
                 return 0
-        return node.dtype == NULL or (<DtypeTest>node.dtype).holds(u.dtype)
+        return node.dtype == NULL or (<DtypeTest>node.dtype).holds(u.info.dtype)
 
     cdef UOp apply(self, UOp u, object ctx, int* used):
         """The replacement by the first rule that gives one, or None; ``used`` is then that rule."""

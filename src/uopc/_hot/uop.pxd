@@ -1,3 +1,4 @@
+from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint64_t
 
 
@@ -21,6 +22,8 @@ cdef class UOp:
     cdef readonly int code       # the op as a plain integer, for dispatch in Cython
     cdef bint entered            # in the table
     cdef readonly tuple src
+    cdef uint64_t memo_owner     # of the entry below: see memo.pxi
+    cdef PyObject* memo          # borrowed
     cdef readonly object arg
     cdef tuple ranges_           # open RANGEs, outermost first; a RANGE leaves itself out
     cdef object shape_           # None: the op has no shape

@@ -23,6 +23,7 @@ from uopc.ops import TABLE, AxisType, DTypeRule, Flags, Kind, Ops, RangeArg
 
 cdef extern from "Python.h":
     void PyType_Modified(PyTypeObject* t)
+    void PyObject_GC_UnTrack(object)
     long PyLong_AsLong(object) except? -1
     ctypedef object (*newtuple_t)(PyTypeObject*, object, PyObject*)
     ctypedef struct tuple_type "PyTypeObject":
@@ -68,6 +69,7 @@ for _row_op, _row in TABLE.items():
     FLOAT_ONLY[_op] = bool(_row.flags & Flags.FLOAT_ONLY)
 
 cdef int C_CONST = Ops.CONST, C_RANGE = Ops.RANGE, C_END = Ops.END, C_REDUCE = Ops.REDUCE, C_SINK = Ops.SINK, C_LINEAR = Ops.LINEAR
+cdef int C_STATE = Ops.STATE, C_COMPONENT = Ops.COMPONENT
 cdef int C_BUFFER = Ops.BUFFER, C_ALLOC = Ops.ALLOC, C_INDEX = Ops.INDEX, C_LOAD = Ops.LOAD, C_STORE = Ops.STORE, C_AFTER = Ops.AFTER
 cdef int C_STAGE = Ops.STAGE, C_RESHAPE = Ops.RESHAPE, C_EXPAND = Ops.EXPAND, C_PERMUTE = Ops.PERMUTE, C_VIEW = Ops.VIEW, C_SHRINK = Ops.SHRINK
 cdef int C_FLIP = Ops.FLIP, C_STRIDE = Ops.STRIDE, C_PAD = Ops.PAD, C_IOTA = Ops.IOTA, C_STACK = Ops.STACK, C_GATHER = Ops.GATHER, C_CAT = Ops.CAT
@@ -230,6 +232,9 @@ cdef UOp intern(int code, DInfo info, tuple src, object arg):
         twin = find(h, code, info, src, arg, &slot)
         if twin is not None:
             return twin
+    # tuples of nodes are in no cycle: the garbage collector need not walk them, however large the graph
+    PyObject_GC_UnTrack(src)
+    PyObject_GC_UnTrack(u.ranges_)
     u.h = h
     u.entered = True
     table[slot].h = h
