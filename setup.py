@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from glob import glob
 from os.path import exists
+from typing import Any
 
+import numpy
 from setuptools import Extension, setup
 
 PACKAGES = [
@@ -27,7 +29,7 @@ PURE = ["uop", "rewrite", "simplify", "rangeify"]  # Cython alone; uopc._hot.run
 C_FLAGS = ["-std=gnu11", "-O2", "-g1"]  # -g1: line numbers in a native backtrace at a third of the size of -g
 
 
-def hot_module(name: str, c_sources: list[str], **settings: list[str]) -> Extension:
+def hot_module(name: str, c_sources: list[str], **settings: Any) -> Extension:
     """The extension `uopc._hot.<name>`, from src/uopc/_hot/<name>.pyx and the C files given."""
     extension = Extension(f"uopc._hot.{name}", [f"src/uopc/_hot/{name}.pyx", *c_sources], **settings)
     extension.cython_include_dirs = ["src"]
@@ -44,7 +46,14 @@ RUNTIME = hot_module(
     extra_compile_args=[*C_FLAGS, "-pthread"],
     extra_link_args=["-pthread"],
 )
-EXTENSIONS = [*(hot_module(name, [], extra_compile_args=C_FLAGS) for name in PURE), RUNTIME]
+CALL = hot_module(
+    "call",
+    [],
+    include_dirs=[numpy.get_include()],
+    define_macros=[("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")],
+    extra_compile_args=C_FLAGS,
+)
+EXTENSIONS = [*(hot_module(name, [], extra_compile_args=C_FLAGS) for name in PURE), RUNTIME, CALL]
 
 setup(
     packages=[package for package in PACKAGES if exists(package.replace(".", "/"))],

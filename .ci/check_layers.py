@@ -44,6 +44,7 @@ LAYERS = (
         (
             "uopc._hot",
             *(f"uopc._hot.{name}" for name in ("ptrmap", "stack", "uop", "rewrite", "simplify", "rangeify", "runtime")),
+            "uopc._hot.call",
         ),
         Inner.ORDERED,
     ),
@@ -88,6 +89,7 @@ LAYERS = (
     Layer("pipeline", ("uopc.pipeline",), Inner.ISOLATED),
     Layer("runtime", ("uopc.runtime", "uopc.runtime.*"), Inner.FREE),
     Layer("tensor", ("uopc.tensor", "uopc.tensor.*"), Inner.FREE),
+    Layer("jit", ("uopc.jit",), Inner.ISOLATED),
     Layer("inspect", ("uopc.inspect", "uopc.inspect.*"), Inner.FREE),
     Layer("public", ("uopc", "uopc.__main__"), Inner.ORDERED),
 )

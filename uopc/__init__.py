@@ -5,22 +5,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from uopc.dtype import DType, dtypes
+from uopc.jit import CaptureError, ShapeDtype, jit, precompile
 from uopc.options import Options, options
+from uopc.runtime import memory_stats, num_threads, set_num_threads
 from uopc.tensor import Tensor, manual_seed, scaled_dot_product_attention
 
 if TYPE_CHECKING:
     from uopc.runtime.compiler import CompileError, CompilerNotFound
 
 __all__ = [
+    "CaptureError",
     "CompileError",
     "CompilerNotFound",
     "DType",
     "Options",
+    "ShapeDtype",
     "Tensor",
     "dtypes",
+    "jit",
     "manual_seed",
+    "memory_stats",
+    "num_threads",
     "options",
+    "precompile",
     "scaled_dot_product_attention",
+    "set_num_threads",
 ]
 
 

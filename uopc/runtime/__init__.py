@@ -45,23 +45,18 @@ __all__ = [
     "trim_memory",
 ]
 
-_HOME = {
-    "CompileError": "compiler",
-    "CompilerNotFound": "compiler",
-    "compile_source": "compiler",
-    "compile_sources": "compiler",
-    "Device": "device",
-    "Program": "program",
-}
+_LATE = frozenset(__all__) - globals().keys() - {"num_threads", "set_num_threads"}  # what brings the compiler along
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+    from uopc.runtime import compiler, device, program
 
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    return value
+    for home in (compiler, device, program):
+        if hasattr(home, name):
+            return globals().setdefault(name, getattr(home, name))
+    raise AttributeError(name)
 
 
 def set_num_threads(n: int | None) -> int:

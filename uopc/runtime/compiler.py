@@ -306,10 +306,7 @@ def _alone(key: str) -> Iterator[None]:
 
 
 def _key(compiler: Compiler, flags: tuple[str, ...], source: str) -> str:
-    import uopc
-
-    version = getattr(uopc, "__version__", "0")
-    facts = (str(ABI), version, compiler.identity, device().identity, *ALWAYS, *LINK_FLAGS, *flags)
+    facts = (str(ABI), compiler.identity, device().identity, *ALWAYS, *LINK_FLAGS, *flags)
     return digest(*facts, source)
 
 

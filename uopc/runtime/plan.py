@@ -21,8 +21,9 @@ from uopc.dtype import DType
 from uopc.ops import Level, Ops, ParamArg
 from uopc.options import Options, current, environment
 from uopc.pipeline import Plan, plan_for
+from uopc.runtime.capture import CaptureError
 from uopc.runtime.compiler import compile_sources
-from uopc.runtime.storage import Storage, new_buffer
+from uopc.runtime.storage import new_buffer
 from uopc.uop import UOp, sink, toposort
 
 # Plans kept; the least recently used goes first.  Each holds its temporaries' arena.
@@ -31,14 +32,21 @@ MAX_PLANS = 1024
 
 @dataclass(frozen=True)
 class Executable:
-    """A plan with its kernels compiled and its arguments laid out for the native executor."""
+    """A plan with its kernels compiled and its arguments laid out for the native executor.
+
+    input_numbers: the number that each input's BUFFER had in the graph, in the order of the plan's slots.
+    outs: (dtype, shape) of each result slot, and out_sizes its bytes.  results: for each root, the slot of its value.
+    """
 
     plan: Plan
     native: NativePlan
+    input_numbers: tuple[int, ...]
+    outs: tuple[tuple[DType, tuple[int, ...]], ...]
+    out_sizes: tuple[int, ...]
+    results: tuple[int, ...]
 
-    def run(self, inputs: list[Any], results: list[Any], debug: int) -> None:
+    def run(self, buffers: list[Any], debug: int) -> None:
         """Run all kernels: one native call, or with DEBUG >= 2 one that times each kernel."""
-        buffers = [*inputs, *results]
         if debug < 2:
             self.native.run(buffers)
             return
@@ -49,6 +57,12 @@ class Executable:
                 print(call.kernel.source)
             print(_line(call.kernel.name, count(call.kernel.linear), seconds[k], again[k] if again else None))
 
+    def run_loudly(self, addresses: list[int]) -> None:
+        """A captured function's run under DEBUG."""
+        start = time.perf_counter()
+        self.run(addresses, environment().debug)
+        print(f"jit: {len(self.plan.calls)} kernels, run {(time.perf_counter() - start) * 1e3:.1f} ms")
+
 
 def _line(name: str, work: Any, seconds: float, again: float | None) -> str:
     """One kernel's line: name, time (and that of its second run), rates."""
@@ -57,6 +71,12 @@ def _line(name: str, work: Any, seconds: float, again: float | None) -> str:
     rates = f"{work.flops / best * 1e-9:8.1f} GFLOP/s {work.moved / best * 1e-9:8.1f} GB/s"
     return f"{name:24s} {seconds * 1e3:9.3f} ms{second} {rates}"
 
+
+ASKED_FOR_VALUE = (
+    "the value of a Tensor that depends on an argument was asked for (bool(), item(), numpy(), a NumPy function, an "
+    "index that is checked, ...) while uopc.jit captured the function, which has no values then. Use where(), masks "
+    "and other Tensor methods, or pass what decides as a Python number: the function is captured anew for each value"
+)
 
 _executables: OrderedDict[tuple[UOp, Options], Executable] = OrderedDict()
 
@@ -78,7 +98,8 @@ def compile_plan(plan: Plan) -> Executable:
     ]
     written = range(len(plan.inputs), n_buffers)
     native = NativePlan(calls, n_buffers, sizes[n_buffers:], sizes=sizes[:n_buffers], written=written)
-    return Executable(plan, native)
+    out_sizes = tuple(sizes[len(plan.inputs) : n_buffers])
+    return Executable(plan, native, tuple(plan.input_numbers), tuple(plan.outs), out_sizes, tuple(plan.results))
 
 
 def _sizes(plan: Plan) -> list[int]:
@@ -87,37 +108,34 @@ def _sizes(plan: Plan) -> list[int]:
     return [d.itemsize * n for d, n in flat]
 
 
-def _normal(roots: list[UOp]) -> tuple[UOp, list[Storage]]:
-    """The graph of ``roots`` with its arrays numbered in the order in which they stand, and those arrays.
+def normal(roots: list[UOp]) -> tuple[UOp, list[UOp]]:
+    """The graph of ``roots`` with its BUFFERs numbered in the order in which they stand, and those BUFFERs.
 
     A value that is computed already stands for itself: what led to it is left out.
     """
     numbered: dict[UOp, UOp] = {}
-    storages: list[Storage] = []
+    buffers: list[UOp] = []
     for u in toposort(roots):
         memory = u.realized
-        if memory is None:
+        if memory is None and u.op is not Ops.BUFFER:
             continue
-        if type(memory) is UOp:
-            buffer, memory = memory, memory.realized
-        else:
-            buffer = u
+        buffer = memory if type(memory) is UOp else u
         if buffer not in numbered:
-            numbered[buffer] = UOp(Ops.BUFFER, (), ParamArg(len(storages), buffer.dtype, buffer.arg.shape))
-            storages.append(memory)
+            numbered[buffer] = _numbered(buffer, len(buffers))
+            buffers.append(buffer)
         numbered[u] = numbered[buffer]
     staged = [UOp(Ops.STAGE, (r,), Level.KERNEL) if r.op is not Ops.STAGE else r for r in roots]
     graph = sink(*staged).substitute(numbered)
     used = {u for u in toposort(graph) if u.op is Ops.BUFFER}
-    if len(used) == len(storages):
-        return graph, storages
-    kept = [k for k, b in enumerate(dict.fromkeys(numbered.values())) if b in used]
-    again = {
-        b: UOp(Ops.BUFFER, (), ParamArg(kept.index(k), b.dtype, b.arg.shape))
-        for k, b in enumerate(dict.fromkeys(numbered.values()))
-        if b in used
-    }
-    return graph.substitute(again), [storages[k] for k in kept]
+    if len(used) == len(buffers):
+        return graph, buffers
+    kept = [b for b in buffers if numbered[b] in used]
+    again = {numbered[b]: _numbered(b, k) for k, b in enumerate(kept)}
+    return graph.substitute(again), kept
+
+
+def _numbered(buffer: UOp, number: int) -> UOp:
+    return UOp(Ops.BUFFER, (), ParamArg(number, buffer.dtype, buffer.arg.shape))
 
 
 def executable(graph: UOp, options: Options) -> Executable:
@@ -137,7 +155,7 @@ def _result(dtype: DType, shape: tuple[int, ...]) -> tuple[UOp, Memory]:
     """Memory for a result, and its BUFFER."""
     size = math.prod(shape)
     memory = Memory(size * dtype.itemsize)
-    return new_buffer(dtype, shape, np.ndarray((size,), dtype.numpy, memory)), memory
+    return new_buffer(dtype, shape, np.ndarray((size,), dtype.numpy, memory), memory.address), memory  # type: ignore[arg-type]
 
 
 def realize(roots: list[UOp], options: Options | None = None) -> list[UOp]:
@@ -147,21 +165,24 @@ def realize(roots: list[UOp], options: Options | None = None) -> list[UOp]:
     MemoryError, before anything is half done, where memory for results or temporaries cannot be had; CompilerNotFound
     and CompileError where a kernel is new and cannot be compiled.
     """
-    todo = list(dict.fromkeys(r for r in roots if r.op is not Ops.BUFFER and r.realized is None))
+    todo = list(dict.fromkeys(r for r in roots if r.realized is None))
     if todo:
         debug = environment().debug
         start = time.perf_counter()
-        graph, storages = _normal(todo)
+        graph, buffers = normal(todo)
+        storages = [b.realized for b in buffers]
+        if None in storages:
+            raise CaptureError(ASKED_FOR_VALUE)
         made = executable(graph, options if options is not None else current(Options()))
         planned = time.perf_counter()
-        results = [_result(dtype, shape) for dtype, shape in made.plan.outs]
+        results = [_result(dtype, shape) for dtype, shape in made.outs]
         # inputs are in the order in which the plan met them, which may be another than that of the numbers
-        inputs = [storages[k].address for k in made.plan.input_numbers]
-        made.run(inputs, [memory for _, memory in results], debug)
+        inputs = [storages[k].address for k in made.input_numbers]
+        made.run([*inputs, *(memory for _, memory in results)], debug)
         if debug >= 1:
             spent = f"schedule {(planned - start) * 1e3:.1f} ms, run {(time.perf_counter() - planned) * 1e3:.1f} ms"
             print(f"realize: {len(made.plan.calls)} kernels, {spent}")
-        first_out = len(made.plan.inputs)
-        for root, number in zip(todo, made.plan.results):
+        first_out = len(inputs)
+        for root, number in zip(todo, made.results):
             root.realized = results[number - first_out][0]
     return [r if r.op is Ops.BUFFER else r.realized for r in roots]

@@ -36,12 +36,20 @@ class Storage:
     address: int
 
 
-def new_buffer(dtype: DType, shape: tuple[int, ...], array: np.ndarray[Any, Any]) -> UOp:
-    """A BUFFER node for ``array`` (flat, ``prod(shape)`` elements of ``dtype.numpy``) that exists nowhere else."""
+def new_buffer(dtype: DType, shape: tuple[int, ...], array: np.ndarray[Any, Any], address: int | None = None) -> UOp:
+    """A BUFFER node for ``array`` (flat, ``prod(shape)`` elements of ``dtype.numpy``) that exists nowhere else.
+
+    address: of its first element, for who knows it already (NumPy takes as long for that as for an addition).
+    """
     if array.ndim != 1 or array.dtype != dtype.numpy:
         raise TypeError(
             f"a buffer of {dtype!r} is flat and holds {dtype.numpy}, not {array.dtype} of shape {array.shape}"
         )
-    buffer = UOp(Ops.BUFFER, (), ParamArg(next(_slots), dtype, shape))
-    buffer.realized = Storage(dtype, array, array.ctypes.data)
+    buffer = placeholder(dtype, shape)
+    buffer.realized = Storage(dtype, array, array.ctypes.data if address is None else address)
     return buffer
+
+
+def placeholder(dtype: DType, shape: tuple[int, ...]) -> UOp:
+    """A BUFFER node without memory, for an argument of a function that is being captured."""
+    return UOp(Ops.BUFFER, (), ParamArg(next(_slots), dtype, shape))

@@ -18,6 +18,7 @@ import numpy as np
 
 from uopc.dtype import DType, dtypes, to_dtype
 from uopc.ops import Ops
+from uopc.runtime.capture import note_key
 from uopc.runtime.storage import new_buffer
 from uopc.tensor.core import as_dtype
 from uopc.tensor.nn import NN
@@ -67,6 +68,15 @@ def threefry(k0: W, k1: W, x0: W, x1: W) -> tuple[W, W]:
             x1 = ((x1 << r) | (x1 >> (32 - r))) ^ x0
         x0, x1 = x0 + keys[(block + 1) % 3], x1 + keys[(block + 2) % 3] + (block + 1)
     return (x0 & _MASK, x1 & _MASK) if exact else (x0, x1)
+
+
+def next_key() -> np.ndarray[Any, Any]:
+    """The two words that the next call's numbers are derived from."""
+    if _State.key is None:
+        manual_seed(secrets.randbits(64))
+    assert _State.key is not None
+    call = next(_State.calls)
+    return np.array(threefry(*_State.key, call & _MASK, call >> 32), np.uint32)
 
 
 class Random(NN):
@@ -125,13 +135,8 @@ class Words:
     """The random words of one call: two of 32 bits for each element and ``draw``."""
 
     def __init__(self, n: int) -> None:
-        if _State.key is None:
-            manual_seed(secrets.randbits(64))
-        assert _State.key is not None
-        call = next(_State.calls)
-        key = threefry(*_State.key, call & _MASK, call >> 32)
         self.shape: Shape = (n,)
-        self._key = new_buffer(dtypes.uint32, (2,), np.array(key, np.uint32))
+        self._key = note_key(new_buffer(dtypes.uint32, (2,), next_key()))
 
     def draw(self, number: int = 0) -> tuple[UOp, UOp]:
         """Two uint32 graphs of n elements.

@@ -98,9 +98,6 @@ cdef class Memory:
     Exports a writable buffer of bytes.  Zero bytes are fine.  MemoryError when it cannot be had.
     """
 
-    cdef void *data
-    cdef readonly size_t nbytes
-
     def __cinit__(self, size_t nbytes):
         self.data = uopc_memory_take(nbytes)
         if self.data == NULL:
@@ -274,13 +271,6 @@ cdef class NativePlan:
     ValueError for a slot that does not exist, LookupError for a kernel that does not.
     """
 
-    cdef uopc_plan *plan
-    cdef Py_ssize_t n_buffers
-    cdef int n_kernels
-    cdef size_t *sizes
-    cdef char *is_written
-    cdef tuple libraries
-
     def __cinit__(self, kernels, int n_buffers, temps=(), *, sizes=None, written=()):
         if n_buffers < 0:
             raise ValueError(f"n_buffers={n_buffers}; at least 0 is accepted")
@@ -300,7 +290,7 @@ cdef class NativePlan:
         self.make(kernels, temps)
 
     def __dealloc__(self):
-        uopc_plan_free(self.plan)
+        uopc_plan_free(<uopc_plan *>self.plan)
         free(self.sizes)
         free(self.is_written)
 
@@ -321,7 +311,7 @@ cdef class NativePlan:
             for i in range(len(temps)):
                 temp_sizes[i] = temps[i]
             for k in range(self.n_kernels):
-                at = self.fill_kernel(&native[k], kernels[k], len(temps), native_args, at)
+                at = fill_kernel(self, &native[k], kernels[k], len(temps), native_args, at)
             self.plan = uopc_plan_new(native, self.n_kernels, <int>self.n_buffers, temp_sizes, <int>len(temps))
             if self.plan == NULL:
                 raise MemoryError(f"no memory for a plan of {self.n_kernels} kernels and {sum(temps)} bytes")
@@ -331,30 +321,13 @@ cdef class NativePlan:
             free(temp_sizes)
         return 0
 
-    cdef int fill_kernel(self, uopc_kernel *kernel, tuple spec, Py_ssize_t n_temps, uopc_arg *args, int at) except -1:
-        cdef Library library = spec[0]
-        fn, kernel.region.trips, kernel.region.chunk, kernel.region.schedule = library.launch(spec[1])
-        kernel.region.fn = <uopc_range_fn>PyLong_AsVoidPtr(fn)
-        kernel.args = &args[at]
-        kernel.n_args = <int>len(spec[2])
-        for arg in spec[2]:
-            slot, offset = arg if isinstance(arg, tuple) else (arg, 0)
-            if not 0 <= slot < self.n_buffers + n_temps:
-                raise ValueError(
-                    f"kernel {spec[1]}: slot {slot}; there are {self.n_buffers} buffers and {n_temps} temporaries"
-                )
-            args[at].slot = slot
-            args[at].offset = offset
-            at += 1
-        return at
-
     @property
     def arena_size(self):
-        return uopc_plan_arena_size(self.plan)
+        return uopc_plan_arena_size(<uopc_plan *>self.plan)
 
     def temp_offset(self, int temp):
         """Where in the arena a temporary lies, in bytes."""
-        return uopc_plan_temp_offset(self.plan, temp)
+        return uopc_plan_temp_offset(<uopc_plan *>self.plan, temp)
 
     # -- running
 
@@ -367,7 +340,7 @@ cdef class NativePlan:
         ran, if there is no memory for temporaries; KeyboardInterrupt, or what a signal handler raises, between kernels.
         """
         cdef uopc_run_options options = uopc_run_options(NULL, NULL, 0, check_signals, NULL)
-        self.run_with(buffers, &options)
+        run_with(self, buffers, &options)
 
     def run_timed(self, buffers):
         """Run as `run` does.  Returns the seconds that each kernel took."""
@@ -377,7 +350,7 @@ cdef class NativePlan:
             raise MemoryError
         options.kernel_spans = spans
         try:
-            self.run_with(buffers, &options)
+            run_with(self, buffers, &options)
             return [1e-9 * (spans[k].stop_ns - spans[k].start_ns) for k in range(self.n_kernels)]
         finally:
             free(spans)
@@ -391,7 +364,7 @@ cdef class NativePlan:
             raise MemoryError
         options.thread_spans = spans
         try:
-            self.run_with(buffers, &options)
+            run_with(self, buffers, &options)
             return [
                 [(t, spans[k * n + t].start_ns, spans[k * n + t].stop_ns) for t in range(n) if spans[k * n + t].stop_ns]
                 for k in range(self.n_kernels)
@@ -399,67 +372,100 @@ cdef class NativePlan:
         finally:
             free(spans)
 
-    cdef int run_with(self, object buffers, uopc_run_options *options) except -1:
-        cdef void *few_pointers[FEW]
-        cdef Py_buffer few_views[FEW]
-        cdef void **pointers = few_pointers
-        cdef Py_buffer *views = few_views
-        cdef int n_views = 0, error = 0
-        buffers = PySequence_Fast(buffers, b"buffers must be a sequence")
-        if PySequence_Fast_GET_SIZE(buffers) != self.n_buffers:
-            raise ValueError(f"{PySequence_Fast_GET_SIZE(buffers)} buffers; the plan takes {self.n_buffers}")
-        if self.n_buffers > FEW:
-            pointers = <void **>calloc(self.n_buffers, sizeof(void *))
-            views = <Py_buffer *>calloc(self.n_buffers, sizeof(Py_buffer))
-        try:
-            if pointers == NULL or views == NULL:
-                raise MemoryError
-            self.open_buffers(buffers, pointers, views, &n_views)
-            with nogil:
-                error = uopc_plan_run(self.plan, pointers, options)
-            if error == EINTR:
-                raise_what_is_set()
-            if error:
-                raise MemoryError(self.shortage())
-        finally:
-            while n_views:
-                n_views -= 1
-                PyBuffer_Release(&views[n_views])
-            if self.n_buffers > FEW:
-                free(pointers)
-                free(views)
-        return 0
-
-    cdef int open_buffers(self, object fast, void **pointers, Py_buffer *views, int *n_views) except -1:
-        """The address of each buffer; *n_views is right at any time, so that the caller can release them."""
-        cdef PyObject **items = PySequence_Fast_ITEMS(fast)
-        cdef Py_ssize_t slot
-        cdef size_t size
-        for slot in range(self.n_buffers):
-            item = <object>items[slot]
-            if type(item) is Memory:
-                pointers[slot] = (<Memory>item).data
-                size = (<Memory>item).nbytes
-            elif PyLong_Check(item):
-                pointers[slot] = PyLong_AsVoidPtr(item)
-                continue
-            else:
-                PyObject_GetBuffer(item, &views[n_views[0]], PyBUF_WRITABLE if self.is_written[slot] else PyBUF_SIMPLE)
-                pointers[slot] = views[n_views[0]].buf
-                size = <size_t>views[n_views[0]].len
-                n_views[0] += 1
-            if size < self.sizes[slot]:
-                raise ValueError(f"the buffer of slot {slot} has {size} bytes; at least {self.sizes[slot]} are needed")
-        return 0
+    cdef int run_at(self, void **pointers) except -1:
+        """Run as `run` does, on buffers whose addresses the caller has checked."""
+        cdef uopc_run_options options = uopc_run_options(NULL, NULL, 0, check_signals, NULL)
+        return launch(self, pointers, &options)
 
     cdef str shortage(self):
         cdef uopc_memory_stats stats
         uopc_memory_get_stats(&stats)
-        text = f"no memory for the plan's temporaries, {uopc_plan_arena_size(self.plan)} bytes"
+        text = f"no memory for the plan's temporaries, {uopc_plan_arena_size(<uopc_plan *>self.plan)} bytes"
         return f"{text}; UOPC_ARENA_LIMIT is {stats.limit_bytes}" if stats.limit_bytes else text
 
     def __repr__(self):
         return f"NativePlan({self.n_kernels} kernels, {self.n_buffers} buffers, arena of {self.arena_size} bytes)"
+
+
+cdef int fill_kernel(
+    NativePlan plan, uopc_kernel *kernel, tuple spec, Py_ssize_t n_temps, uopc_arg *args, int at
+) except -1:
+    cdef Library library = spec[0]
+    fn, kernel.region.trips, kernel.region.chunk, kernel.region.schedule = library.launch(spec[1])
+    kernel.region.fn = <uopc_range_fn>PyLong_AsVoidPtr(fn)
+    kernel.args = &args[at]
+    kernel.n_args = <int>len(spec[2])
+    for arg in spec[2]:
+        slot, offset = arg if isinstance(arg, tuple) else (arg, 0)
+        if not 0 <= slot < plan.n_buffers + n_temps:
+            raise ValueError(
+                f"kernel {spec[1]}: slot {slot}; there are {plan.n_buffers} buffers and {n_temps} temporaries"
+            )
+        args[at].slot = slot
+        args[at].offset = offset
+        at += 1
+    return at
+
+
+cdef int launch(NativePlan plan, void **pointers, uopc_run_options *options) except -1:
+    cdef int error
+    with nogil:
+        error = uopc_plan_run(<uopc_plan *>plan.plan, pointers, options)
+    if error == EINTR:
+        raise_what_is_set()
+    if error:
+        raise MemoryError(plan.shortage())
+    return 0
+
+
+cdef int run_with(NativePlan plan, object buffers, uopc_run_options *options) except -1:
+    cdef void *few_pointers[FEW]
+    cdef Py_buffer few_views[FEW]
+    cdef void **pointers = few_pointers
+    cdef Py_buffer *views = few_views
+    cdef int n_views = 0
+    buffers = PySequence_Fast(buffers, b"buffers must be a sequence")
+    if PySequence_Fast_GET_SIZE(buffers) != plan.n_buffers:
+        raise ValueError(f"{PySequence_Fast_GET_SIZE(buffers)} buffers; the plan takes {plan.n_buffers}")
+    if plan.n_buffers > FEW:
+        pointers = <void **>calloc(plan.n_buffers, sizeof(void *))
+        views = <Py_buffer *>calloc(plan.n_buffers, sizeof(Py_buffer))
+    try:
+        if pointers == NULL or views == NULL:
+            raise MemoryError
+        open_buffers(plan, buffers, pointers, views, &n_views)
+        launch(plan, pointers, options)
+    finally:
+        while n_views:
+            n_views -= 1
+            PyBuffer_Release(&views[n_views])
+        if plan.n_buffers > FEW:
+            free(pointers)
+            free(views)
+    return 0
+
+
+cdef int open_buffers(NativePlan plan, object fast, void **pointers, Py_buffer *views, int *n_views) except -1:
+    """The address of each buffer; *n_views is right at any time, so that the caller can release them."""
+    cdef PyObject **items = PySequence_Fast_ITEMS(fast)
+    cdef Py_ssize_t slot
+    cdef size_t size
+    for slot in range(plan.n_buffers):
+        item = <object>items[slot]
+        if type(item) is Memory:
+            pointers[slot] = (<Memory>item).data
+            size = (<Memory>item).nbytes
+        elif PyLong_Check(item):
+            pointers[slot] = PyLong_AsVoidPtr(item)
+            continue
+        else:
+            PyObject_GetBuffer(item, &views[n_views[0]], PyBUF_WRITABLE if plan.is_written[slot] else PyBUF_SIMPLE)
+            pointers[slot] = views[n_views[0]].buf
+            size = <size_t>views[n_views[0]].len
+            n_views[0] += 1
+        if size < plan.sizes[slot]:
+            raise ValueError(f"the buffer of slot {slot} has {size} bytes; at least {plan.sizes[slot]} are needed")
+    return 0
 
 
 atexit.register(shutdown)
