@@ -1,16 +1,30 @@
 """count: the work that a loop program does, counted from its loops.
 
-In: a LINEAR program.  Out: how often each statement runs, and from that operations and bytes.  Nothing is estimated: the numbers are what
-the C does, with the end of a loop that depends on an outer one taken at its largest.
+In: a LINEAR program.  Out: how often each statement runs, and from that operations and bytes.  Nothing is estimated:
+the numbers are what the C does.  Only where the end of a loop depends on outer loops of more than ``MAX_GRID``
+iterations together, it is taken at its largest.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from uopc.ops import ALU, COMPARE, Ops
-from uopc.uop import UOp, dtypes
+from uopc.uop import UOp, dtypes, ranges_in, toposort
+
+MAX_GRID = 1 << 22
+
+_EVALUATE: dict[Ops, Any] = {
+    Ops.ADD: np.add, Ops.MUL: np.multiply, Ops.MIN: np.minimum, Ops.MAX: np.maximum, Ops.IDIV: np.floor_divide,
+    Ops.MOD: np.mod, Ops.CMPLT: np.less, Ops.CMPLE: np.less_equal, Ops.CMPEQ: np.equal, Ops.CMPNE: np.not_equal,
+    Ops.WHERE: np.where, Ops.AND: np.bitwise_and, Ops.OR: np.bitwise_or, Ops.XOR: np.bitwise_xor,
+    Ops.SHL: np.left_shift, Ops.SHR: np.right_shift,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -22,26 +36,69 @@ class Work:
     loads: int
 
 
+def _value(expr: UOp, at: dict[UOp, Any]) -> Any:
+    """An index expression, given arrays of values for its RANGEs."""
+    known = dict(at)
+    for u in toposort(expr):
+        if u not in known:
+            sources = [known[s] for s in u.src]
+            cast = u.op in (Ops.CAST, Ops.BITCAST)
+            known[u] = u.arg if u.op is Ops.CONST else sources[0] if cast else _EVALUATE[u.op](*sources)
+    return known[expr]
+
+
+def _iterations(loops: tuple[UOp, ...]) -> int:
+    """How often the body of a loop nest, outermost first, runs."""
+    mentioned = set(ranges_in(*(r.src[0] for r in loops)))
+    grid = [r for r in loops if r in mentioned]
+    computable = all(u.op in _EVALUATE or u.op in (Ops.CONST, Ops.RANGE, Ops.CAST) for r in grid for u in toposort(r))
+    if not computable or math.prod(r.vmax + 1 for r in grid) > MAX_GRID:
+        return math.prod(r.vmax + 1 for r in loops)
+    at: dict[UOp, Any] = {}
+    for k, r in enumerate(grid):
+        shape = [1] * len(grid)
+        shape[k] = r.vmax + 1
+        at[r] = np.arange(r.vmax + 1).reshape(shape)
+    runs: Any = np.ones((1,) * len(grid), np.int64)
+    for r in loops:
+        end = _value(r.src[0], at)
+        runs = runs * ((at[r] < end) if r in at else np.maximum(end, 0))
+    return int(runs.sum())
+
+
 def times(linear: UOp) -> dict[UOp, int]:
-    """How often each statement of a LINEAR program runs."""
+    """How often each statement of a LINEAR program runs, and how often each of its loops begins."""
     out: dict[UOp, int] = {}
-    now, stack = 1, []
+    loops: list[UOp] = []
+    now, before = 1, []
     for u in linear.src:
+        if u.op is Ops.END:
+            loops.pop()
+            now = before.pop()
+            continue
+        out[u] = now
         if u.op is Ops.RANGE:
-            out[u] = now
-            stack.append(now)
-            now *= max(u.vmax + 1, 0) if u.src[0].op is not Ops.CONST else u.src[0].arg
-        elif u.op is Ops.END:
-            now = stack.pop()
-        else:
-            out[u] = now
+            before.append(now)
+            loops.append(u)
+            constant = all(r.src[0].op is Ops.CONST for r in loops)
+            now = now * max(u.src[0].arg, 0) if constant else _iterations(tuple(loops))
     return out
 
 
-def _address(u: UOp) -> UOp:
+def _memory(u: UOp) -> UOp:
     while u.op in (Ops.AFTER, Ops.INDEX):
         u = u.src[0]
     return u
+
+
+def products(linear: UOp, slots: Collection[int]) -> int:
+    """How many multiplications have an element of one of the BUFFERs ``slots`` for a factor."""
+    read = {
+        u
+        for u in linear.src
+        if u.op is Ops.LOAD and _memory(u.src[0]).op is Ops.BUFFER and _memory(u.src[0]).arg.slot in slots
+    }
+    return sum(n * u.dtype.count for u, n in times(linear).items() if u.op is Ops.MUL and not read.isdisjoint(u.src))
 
 
 def count(linear: UOp) -> Work:
@@ -50,12 +107,12 @@ def count(linear: UOp) -> Work:
     buffers: dict[UOp, None] = {}
     for u, n in times(linear).items():
         if u.op in (Ops.LOAD, Ops.STORE):
-            memory = _address(u.src[0])
+            memory = _memory(u.src[0])
             if memory.op is Ops.BUFFER:
                 buffers[memory] = None
                 loads += n * u.dtype.count if u.op is Ops.LOAD else 0
-        elif u.op in ALU and u.op not in COMPARE and u.op not in (Ops.CAST, Ops.BITCAST, Ops.WHERE) and u.dtype.is_float:
-            flops += n * u.dtype.count
+        elif u.op in ALU and u.op not in COMPARE and u.op not in (Ops.CAST, Ops.BITCAST, Ops.WHERE):
+            flops += n * u.dtype.count if u.dtype.is_float else 0
         elif u.op is Ops.HREDUCE and u.dtype is not dtypes.index:
             flops += n * (u.src[0].dtype.count - 1)
     moved = sum(b.dtype.itemsize * math.prod(b.arg.shape) for b in buffers)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 
 from uopc.ops import Ops
-from uopc.uop import UOp, toposort
+from uopc.uop import UOp, sink, toposort
 
 # Among statements that may go next: loads from ALLOCs first, stores last; otherwise the order of the graph.
 _EARLY, _NORMAL, _LATE = 0, 1, 2
@@ -24,23 +24,44 @@ _EARLY, _NORMAL, _LATE = 0, 1, 2
 Loop = UOp | None
 
 
+def _statements(uops: tuple[UOp, ...]) -> list[UOp]:
+    """``uops`` with the sources of SINKs, which are no statements themselves, in their places."""
+    out: list[UOp] = []
+    stack = list(uops[::-1])
+    while stack:
+        u = stack.pop()
+        if u.op is Ops.SINK:
+            stack += u.src[::-1]
+        else:
+            out.append(u)
+    return out
+
+
 class _Nest:
     """Which loop encloses which, and where each node belongs."""
 
     def __init__(self, order: list[UOp]) -> None:
         self.ends: dict[UOp, UOp] = {}
-        around: dict[UOp, tuple[UOp, ...]] = {}
+        self.inside: dict[
+            UOp, UOp
+        ] = {}  # a statement stands in the loop whose body it is, whether it depends on it or not
         for u in order:
             if u.op is Ops.END:
-                for k, r in enumerate(u.src[1:]):
+                for r in u.src[1:]:
                     if r in self.ends:
                         closers = f"{self.ends[r]!r} and by {u!r}"
                         raise ValueError(f"{r!r} is closed by {closers}: each loop needs its own RANGE, or one END")
                     self.ends[r] = u
-                    around[r] = u.ranges + u.src[1 : 1 + k]
+                for s in _statements(u.src[:1]):
+                    self.inside[s] = u.src[-1]
+        around: dict[UOp, tuple[UOp, ...]] = {}
         for u in order:
             if u.op is Ops.RANGE and u not in self.ends:
                 raise ValueError(f"{u!r} is never closed by an END")
+            if u.op is Ops.END:
+                outside = (*u.ranges, self.inside[u]) if u in self.inside else u.ranges
+                for k, r in enumerate(u.src[1:]):
+                    around[r] = outside + u.src[1 : 1 + k]
         self.depth: dict[Loop, int] = {None: 0}
         self.parent: dict[Loop, Loop] = {}
         for r in around:
@@ -54,9 +75,7 @@ class _Nest:
             missing = next((q for q in around[top] if q not in self.depth), None)
             if missing is not None:
                 if missing in under_way:
-                    raise ValueError(
-                        f"{missing!r} and {top!r} are each inside the other, as their ENDs say"
-                    )
+                    raise ValueError(f"{missing!r} and {top!r} are each inside the other, as their ENDs say")
                 stack.append(missing)
                 under_way.add(missing)
                 continue
@@ -65,14 +84,14 @@ class _Nest:
             self.depth[top] = self.depth[self.parent[top]] + 1
 
     def home(self, u: UOp) -> Loop:
-        """The innermost loop that ``u`` depends on.  An END stands where its loop does."""
+        """The innermost loop that ``u`` depends on, or whose body it is.  An END stands where its loop does."""
         if u.op is Ops.END:
-            return self.parent[u.src[1]] if len(u.src) > 1 else self.innermost(u)
-        return self.parent[u] if u.op is Ops.RANGE else self.innermost(u)
-
-    def innermost(self, u: UOp) -> Loop:
-        """The deepest loop that is open at ``u``.  ValueError where they are not inside one another."""
+            return self.parent[u.src[1]]
+        if u.op is Ops.RANGE:
+            return self.parent[u]
         ranges = u.ranges
+        if u in self.inside and self.inside[u] not in ranges:
+            ranges = (*ranges, self.inside[u])
         if len(ranges) < 2:
             return ranges[0] if ranges else None
         deepest: Loop = max(ranges, key=self.depth.__getitem__)
@@ -110,16 +129,8 @@ def _priority(u: UOp) -> int:
 
 
 def _sources(u: UOp) -> list[UOp]:
-    """What must stand before ``u``: its sources, and those of a SINK among them, which is no statement itself."""
-    out: list[UOp] = []
-    stack = list(u.src)
-    while stack:
-        s = stack.pop()
-        if s.op is Ops.SINK:
-            stack += s.src
-        elif s.op not in (Ops.CONST, Ops.RANGE):  # a use of a RANGE asks for no more than to be inside its loop
-            out.append(s)
-    return out
+    """What must stand before ``u``.  A use of a RANGE asks for no more than to be inside its loop."""
+    return [s for s in _statements(u.src) if s.op not in (Ops.CONST, Ops.RANGE)]
 
 
 def _overwrites(order: list[UOp]) -> list[tuple[UOp, UOp]]:
@@ -150,22 +161,24 @@ def _overwrites(order: list[UOp]) -> list[tuple[UOp, UOp]]:
 
 
 def _apart(a: UOp, b: UOp) -> bool:
-    """Whether two INDEXes are single elements at different constant places."""
-    constant = a.src[1].op is Ops.CONST and b.src[1].op is Ops.CONST
-    return (
-        constant
-        and a.src[1].arg != b.src[1].arg
-        and a.dtype is b.dtype
-        and a.dtype is _element(a)
-        and _element(b) is b.dtype
-    )
+    """Whether two INDEXes are sure to be different places: a constant distance apart, and none reaches the other."""
+    base_a, first_a, size_a = _span(a)
+    base_b, first_b, size_b = _span(b)
+    return base_a is base_b and size_a > 0 < size_b and (first_a + size_a <= first_b or first_b + size_b <= first_a)
 
 
-def _element(index: UOp) -> object:
-    memory = index
-    while memory.op not in (Ops.BUFFER, Ops.ALLOC):
+def _span(index: UOp) -> tuple[UOp | None, int, int]:
+    """The address of an INDEX as a base (None: nothing) and a constant, and how many elements follow; 0 if not known."""
+    at = index.src[1]
+    memory = index.src[0]
+    while memory.op is Ops.AFTER:
         memory = memory.src[0]
-    return memory.dtype if index.src[1].dtype.count == 1 else None
+    elements = index.dtype.count // memory.dtype.count if at.dtype.count == 1 else 0
+    if at.op is Ops.CONST and elements:
+        return None, at.arg, elements
+    if at.op is Ops.ADD and at.src[1].op is Ops.CONST and elements:
+        return at.src[0], at.src[1].arg, elements
+    return at, 0, elements
 
 
 Regions = dict[Loop, dict[UOp, list[UOp]]]
@@ -183,7 +196,7 @@ def _regions(order: list[UOp], nest: _Nest) -> Regions:
             continue
         regions.setdefault(homes[u], {}).setdefault(u, [])
         for s in _sources(u):
-            before = s.src[1] if s.op is Ops.END and len(s.src) > 1 else s
+            before = s.src[1] if s.op is Ops.END else s
             region, after, place = homes[s], u, homes[u]
             while place is not region:
                 if place is None:
@@ -233,9 +246,18 @@ def _why_stuck(items: dict[UOp, list[UOp]]) -> str:
     )
 
 
+def _without_empty_loops(root: UOp) -> UOp:
+    """``root`` without loops that never run: what they would compute from memory must not be computed ahead of them."""
+    order = toposort(root)
+    empty = {u for u in order if u.op is Ops.RANGE and u.src[0].op is Ops.CONST and u.src[0].arg <= 0}
+    if not empty:
+        return root
+    return root.substitute({u: sink() for u in order if u.op is Ops.END and not empty.isdisjoint(u.src[1:])})
+
+
 def linearize(root: UOp) -> UOp:
     """The nodes of ``root`` (a SINK) as a LINEAR list that a renderer can print from top to bottom."""
-    order = toposort(root)
+    order = toposort(_without_empty_loops(root))
     nest = _Nest(order)
     # the rank of a loop is that of its END: what stands before the END in the graph stands before the loop
     rank = {u: k for k, u in enumerate(order)}

@@ -318,6 +318,9 @@ def _linear(root: UOp) -> Iterator[Fault]:
     if root.op is not Ops.LINEAR:
         yield 19, root, "the root is not a LINEAR list"
         return
+    # a STORE that does not depend on the loop whose body it is runs as often as that loop says, or not at all
+    ends = [u for u in root.src if u.op is Ops.END]
+    bodies = {s: u.src[-1] for u in ends for s in (u.src[0].src if u.src[0].op is Ops.SINK else u.src[:1])}
     loops: list[UOp] = []
     stood: set[UOp] = set()
     closed: dict[UOp, int] = {}
@@ -337,7 +340,7 @@ def _linear(root: UOp) -> Iterator[Fault]:
             yield 19, u, f"not all of its loops {u.ranges!r} are open"
         elif u.op is Ops.RANGE:
             loops.append(u)
-        elif loops and loops[-1] not in u.ranges:
+        elif loops and loops[-1] not in u.ranges and bodies.get(u) is not loops[-1]:
             yield 19, u, f"it stands inside {loops[-1]!r}, on which it does not depend"
         stood.add(u)
     if loops:

@@ -1,8 +1,8 @@
 """accumulate: a REDUCE becomes an accumulator, its initialisation, a loop and a result.
 
 In: a loop program whose REDUCEs name their RANGEs (after ``expand``).
-Out: the same program without REDUCE: an ALLOC set to the op's identity inside exactly the loops that the result depends on, updated
-in the loop over the REDUCE's RANGEs, and read after that loop's END.
+Out: the same program without REDUCE: an ALLOC set to the op's identity inside exactly the loops that the result
+depends on, updated in the loop over the REDUCE's RANGEs, and read after that loop's END.
 
 Guarantees: REDUCEs over the same RANGEs (the copies that ``expand`` made) share one loop.
 """

@@ -1,8 +1,9 @@
 """expand: register ranges become register code.
 
 In: a loop program with UPCAST, UNROLL and VECTOR ranges.
-Out: the same program without them: an UPCAST body is copied once for each value of the range, UNROLL copies are combined into one step of their
-reduction, and what depends on a VECTOR range becomes a value of a vector type, with contiguous memory read and written whole.
+Out: the same program without them: an UPCAST body is copied once for each value of the range, UNROLL copies are
+combined into one step of their reduction, and what depends on a VECTOR range becomes a value of a vector type, with
+contiguous memory read and written whole.
 
 Guarantees: copies of one reduction keep its RANGEs, so that ``accumulate`` runs them in one loop.  Never adds a loop.
 """
@@ -37,7 +38,9 @@ def _iota(lanes: int, step: int = 1) -> UOp:
 
 
 def _vector_node(u: UOp, src: tuple[UOp, ...], r: UOp, lanes: int) -> UOp:
-    """``u`` over vector sources.  Memory at consecutive addresses is an INDEX of vector type, any other a vector of addresses."""
+    """``u`` over vector sources.  Memory at consecutive addresses is an INDEX of vector type, any other a vector of
+    addresses.
+    """
     if u.op is Ops.INDEX:
         straight = linear_in(u.src[1], r)
         if straight is None:
@@ -91,9 +94,33 @@ def _expand_end(u: UOp) -> UOp:
     for r in u.src[1:]:
         if _kind(r) is AxisType.VECTOR:
             body = vectorize(body, r)
-    copies = _copies(body, [r for r in u.src[1:] if _kind(r) in (AxisType.UPCAST, AxisType.UNROLL)])
-    parts = [p for c in copies for p in (c.src if c.op is Ops.SINK else (c,))]
-    return (parts[0] if len(parts) == 1 else sink(*parts)).end(*loops)
+    copied = [r for r in u.src[1:] if _kind(r) in (AxisType.UPCAST, AxisType.UNROLL)]
+    return _copied_body(_share_loops(body, copied), copied).end(*loops)
+
+
+def _copied_body(body: UOp, ranges: list[UOp]) -> UOp:
+    """The copies of a statement, as one."""
+    parts = [p for c in _copies(body, ranges) for p in (c.src if c.op is Ops.SINK else (c,))]
+    return parts[0] if len(parts) == 1 else sink(*dict.fromkeys(parts))
+
+
+def _share_loops(body: UOp, ranges: list[UOp]) -> UOp:
+    """``body`` with the copies of a loop inside it, one for each value of ``ranges``, made inside that loop: there is
+    one.
+    """
+    memo: dict[UOp, UOp] = {}
+    for u in toposort(body):
+        src = tuple(memo.get(s, s) for s in u.src)
+        new = u if src == u.src else u.replace(src=src)
+        inner = [r for r in ranges if r in new.ranges] if new.op is Ops.END else []
+        if inner:
+            turning = next((r for r in new.src[1:] if any(c in r.src[0].ranges for c in inner)), None)
+            if turning is not None:
+                raise ValueError(f"{turning!r} ends where {inner[0]!r} says: the copies of a loop must have one end")
+            new = _copied_body(new.src[0], inner).end(*new.src[1:])
+        if new is not u:
+            memo[u] = new
+    return memo.get(body, body)
 
 
 def expand(root: UOp) -> UOp:

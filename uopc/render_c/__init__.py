@@ -21,7 +21,7 @@ from typing import Any
 
 from uopc.ops import Ops
 from uopc.render_c.kernel import Kernel
-from uopc.uop import UOp
+from uopc.uop import UOp, toposort
 
 __all__ = ["render_c"]
 
@@ -35,9 +35,10 @@ def render_c(root: UOp, name: str) -> str:
     """
     if not name.isidentifier() or not name.isascii():
         raise ValueError(f"{name!r} cannot be the name of a C function")
+    parameters = [u for u in toposort(root) if u.op is Ops.BUFFER]  # also those that turn out not to be needed
     if root.op is Ops.SINK:
         root = sys.modules[__name__].to_linear(root)
-    return Kernel(root, name).print()
+    return Kernel(root, name, parameters).print()
 
 
 def __getattr__(name: str) -> Any:

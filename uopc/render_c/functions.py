@@ -26,7 +26,7 @@ INFIX = {
 ON_MASKS = {Ops.MAX: Ops.OR, Ops.ADD: Ops.OR, Ops.MIN: Ops.AND, Ops.MUL: Ops.AND}
 
 # What a macro of the compiler says that the machine has, by the bytes of the vector.
-HAS_VECTORS = {16: "__AVX__", 32: "__AVX__", 64: "__AVX512F__"}
+HAS_VECTORS = {16: "__AVX__ && __F16C__", 32: "__AVX__ && __F16C__", 64: "__AVX512F__"}
 
 
 def select(unit: Declarations, dtype: DType) -> str:
@@ -45,17 +45,22 @@ def extremum(unit: Declarations, op: Ops, dtype: DType) -> str:
 
 
 def bound(unit: Declarations, op: Ops, dtype: DType) -> str:
-    """MAX or MIN of floats where b is no NaN: one comparison does."""
+    """MAX or MIN of floats where b is no NaN: one instruction, which gives its second operand where they do not
+    compare.
+    """
     t, sign = unit.type(dtype), "<" if op is Ops.MAX else ">"
-    choose = "a {0} b ? b : a" if dtype.count == 1 else select(unit, dtype) + "(a {0} b, b, a)"
+    otherwise = f"a {sign} b ? b : a" if dtype.count == 1 else f"{select(unit, dtype)}(a {sign} b, b, a)"
     name = f"at_{'least' if op is Ops.MAX else 'most'}_{type_name(dtype)}"
-    return unit.function(name, f"{t} ({t} a, {t} b)", f"return {choose.format(sign)};")
+    form = f"{'p' if dtype.count > 1 else 's'}{'s' if dtype.scalar() is dtypes.float32 else 'd'}"
+    body = _one_instruction(f"v{op.name.lower()}{form} %1, %2, %0", dtype, "ab", [f"return {otherwise};"], unit)
+    return unit.function(name, f"{t} ({t} a, {t} b)", *body)
 
 
 def reinterpret(unit: Declarations, dtype: DType, source: DType) -> str:
     """The bits of a scalar as another type."""
-    body = f"union {{ {source.c_name} from; {dtype.c_name} to; }} u = {{a}}; return u.to;"
-    return unit.function(f"{type_name(dtype)}_bits_{type_name(source)}", f"{dtype.c_name} ({source.c_name} a)", body)
+    name, head = f"{type_name(dtype)}_bits_{type_name(source)}", f"{dtype.c_name} ({source.c_name} a)"
+    union = f"union {{ {source.c_name} from; {dtype.c_name} to; }}"
+    return unit.function(name, head, f"return (({union}){{a}}).to;")
 
 
 def lane_by_lane(unit: Declarations, op: Ops, dtype: DType) -> str:
@@ -63,29 +68,34 @@ def lane_by_lane(unit: Declarations, op: Ops, dtype: DType) -> str:
     t, scalar = unit.type(dtype), dtype.scalar()
     operands = "ab" if op in (Ops.POW, Ops.FMOD) else "a"
     call = f"{libm(op, scalar)}({', '.join(f'{x}[i]' for x in operands)})"
-    body = f"{t} r; for (int i = 0; i < {dtype.count}; i++) r[i] = {call}; return r;"
+    body = [f"{t} r;", f"for (int i = 0; i < {dtype.count}; i++) r[i] = {call};", "return r;"]
     if op is Ops.SQRT:
         instruction = "vsqrtps" if scalar is dtypes.float32 else "vsqrtpd"
-        body = _one_instruction(f"{instruction} %1, %0", dtype.itemsize, t, body)
-    return unit.function(f"{LIBM[op]}_{type_name(dtype)}", f"{t} ({', '.join(f'{t} {x}' for x in operands)})", body)
+        body = _one_instruction(f"{instruction} %1, %0", dtype, "a", body, unit)
+    return unit.function(f"{LIBM[op]}_{type_name(dtype)}", f"{t} ({', '.join(f'{t} {x}' for x in operands)})", *body)
 
 
 def convert(unit: Declarations, dtype: DType, source: DType, x: Code) -> Code:
     """Lanes of another type of number."""
     t, s = unit.type(dtype), unit.type(source)
-    if {dtype.scalar(), source.scalar()} != {dtypes.float16, dtypes.float32} or 4 * dtype.count not in (32, 64):
+    if {dtype.scalar(), source.scalar()} != {dtypes.float16, dtypes.float32}:
         return call("__builtin_convertvector", x, Code(t))
     instruction = "vcvtps2ph $4, %1, %0" if dtype.scalar() is dtypes.float16 else "vcvtph2ps %1, %0"
-    body = _one_instruction(instruction, 4 * dtype.count, t, f"return __builtin_convertvector(a, {t});")
-    return call(unit.function(f"{type_name(dtype)}_from_{type_name(source)}", f"{t} ({s} a)", body), x)
+    body = _one_instruction(instruction, dtype, "a", [f"return __builtin_convertvector(a, {t});"], unit)
+    return call(unit.function(f"{type_name(dtype)}_from_{type_name(source)}", f"{t} ({s} a)", *body), x)
 
 
-def _one_instruction(instruction: str, size: int, t: str, otherwise: str) -> str:
-    """``instruction`` (%0 the result, %1 the operand) where the machine has vectors of ``size`` bytes."""
-    if size not in HAS_VECTORS:
+def _one_instruction(
+    instruction: str, dtype: DType, operands: str, otherwise: list[str], unit: Declarations
+) -> list[str]:
+    """``instruction``, with %0 the result and %1 ... the operands, where the machine has it; else these lines."""
+    wide = dtype.count * max(dtype.scalar().itemsize, 4)  # of a conversion, the wider side counts
+    if dtype.count > 1 and wide not in HAS_VECTORS:
         return otherwise
-    asm = f'{t} r; __asm__("{instruction}" : "=v"(r) : "v"(a)); return r;'
-    return f"\n#ifdef {HAS_VECTORS[size]}\n  {asm}\n#else\n  {otherwise}\n#endif\n"
+    inputs = ", ".join(f'"v"({x})' for x in operands)
+    asm = f'__asm__("{instruction}" : "=v"(r) : {inputs});'
+    condition = HAS_VECTORS.get(wide, HAS_VECTORS[16])
+    return [f"#if {condition}", f"{unit.type(dtype)} r;", asm, "return r;", "#else", *otherwise, "#endif"]
 
 
 def libm(op: Ops, dtype: DType) -> str:
@@ -104,10 +114,10 @@ def fold(unit: Declarations, op: Ops, dtype: DType) -> str:
             steps.append(f"return {_pair(unit, op, half, f'{value}[0]', f'{value}[1]')};")
             break
         h = unit.in_memory(half)
-        low, high = f"*({h} *)&{value}", f"((({h} *)&{value})[1])"
+        low, high = f"*({h} *)&{value}", f"(({h} *)&{value})[1]"
         steps.append(f"{unit.type(half)} h{count} = {_pair(unit, op, half, low, high)};")
         value = f"h{count}"
-    return unit.function(f"{op.name.lower()}_lanes_{type_name(dtype)}", f"{scalar.c_name} ({t} a)", " ".join(steps))
+    return unit.function(f"{op.name.lower()}_lanes_{type_name(dtype)}", f"{scalar.c_name} ({t} a)", *steps)
 
 
 def _pair(unit: Declarations, op: Ops, dtype: DType, a: str, b: str) -> str:

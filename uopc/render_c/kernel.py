@@ -30,18 +30,20 @@ VALUES = ALU | {Ops.LOAD, Ops.HREDUCE}
 class Kernel:
     """One kernel while it is printed."""
 
-    def __init__(self, linear: UOp, name: str) -> None:
+    def __init__(self, linear: UOp, name: str, parameters: list[UOp]) -> None:
         self.name = name
         self.statements = linear.src
         self.unit = Declarations()
-        self.memory = Memory(self.unit, self.statements)
+        self.memory = Memory(self.unit, self.statements, parameters)
         self.order = Order(self.statements)
         self.inside: set[UOp] = set()  # the parallel loop
         self.thread = self._parallel_loop()
         self.lines: list[str] = []
         self.indent = 1
         self.loops = self.values = 0
-        self.buffers = {slot: u for (op, slot), u in sorted(self.memory.memories.items()) if op is Ops.BUFFER}
+        found = {slot: u for (op, slot), u in self.memory.memories.items() if op is Ops.BUFFER}
+        # a slot that nothing uses is a parameter all the same: arrays are given by position
+        self.buffers = [found.get(slot) for slot in range(max(found, default=-1) + 1)]
 
     def _parallel_loop(self) -> UOp | None:
         """The THREAD range, if there is one.  What stands before it runs once for each chunk, on memory of the thread's
@@ -157,8 +159,8 @@ class Kernel:
             self.declare_allocs({p for p in self.memory.memories if p[0] is Ops.ALLOC} - private)
         for u in self.statements:
             self.statement(u)
-        params = [f"{self._c_type(u)} *restrict d{slot}" for slot, u in self.buffers.items()]
-        unpacked = [f"  {param} = args[{slot}];" for param, slot in zip(params, self.buffers)]
+        params = [f"{self._c_type(u)} *restrict d{slot}" for slot, u in enumerate(self.buffers)]
+        unpacked = [f"  {param} = args[{slot}];" for slot, param in enumerate(params) if self.buffers[slot] is not None]
         body = [*unpacked, *self.lines]
         return "\n".join(
             [
@@ -172,13 +174,17 @@ class Kernel:
             ]
         )
 
-    def _c_type(self, u: UOp) -> str:
+    def _c_type(self, u: UOp | None) -> str:
+        if u is None:
+            return "const void"
         return ("" if (u.op, u.arg.slot) in self.memory.written else "const ") + u.dtype.c_name
 
     def _title(self) -> Iterator[str]:
         """One comment: what the kernel writes and reads.  It breaks where a line would grow too long."""
         parts = []
-        for slot, u in self.buffers.items():
+        for slot, u in enumerate(self.buffers):
+            if u is None:
+                continue
             verb = "writes" if (u.op, slot) in self.memory.written else "reads"
             parts.append(f"{verb} d{slot} {u.dtype.name.rstrip('_')}{list(u.arg.shape)}")
         line = f"/* {self.name}:"
@@ -193,7 +199,7 @@ class Kernel:
         """The whole kernel as OpenMP C, for a reader and any compiler; the runtime calls the range function itself."""
         trips, chunk = self._chunks()
         dynamic = int(chunk < trips)
-        args = [f"(void *)d{s}" if s in self.buffers else "0" for s in range(max(self.buffers, default=0) + 1)]
+        args = [f"(void *)d{slot}" for slot in range(len(self.buffers))] or ["0"]
         yield f"const long {self.name}_launch[3] = {{{trips}, {chunk}, {dynamic}}};"
         yield f"void {self.name}({', '.join(params) or 'void'}) {{"
         yield f"  void *args[] = {{{', '.join(args)}}};"

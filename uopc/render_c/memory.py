@@ -45,11 +45,13 @@ def spread(at: UOp) -> tuple[UOp, tuple[int, ...]] | None:
 class Memory(Expressions):
     """Expressions that read memory, and the statements that write it."""
 
-    def __init__(self, unit: Declarations, statements: tuple[UOp, ...]) -> None:
+    def __init__(self, unit: Declarations, statements: tuple[UOp, ...], parameters: list[UOp]) -> None:
         super().__init__(unit)
         self.memories: dict[Place, UOp] = {}
         self.written: set[Place] = set()
         self.arrays: set[Place] = set()
+        for u in parameters:
+            self._declare(u)
         for u in statements:
             if u.op in (Ops.BUFFER, Ops.ALLOC):
                 self._declare(u)

@@ -80,10 +80,16 @@ class Declarations:
         """The type of a vector of bool: integers, -1 or 0, of ``size`` bytes."""
         return self.type(SIGNED[size].vec(count))
 
-    def function(self, name: str, head: str, body: str) -> str:
-        """An inline function, declared once.  ``head`` is its result and parameters: ``int (int a)``."""
+    def function(self, name: str, head: str, *body: str) -> str:
+        """An inline function of these lines, declared once.  ``head`` is its result and parameters: ``int (int a)``."""
+        self.lines.setdefault("INLINE", "#define INLINE static inline __attribute__((always_inline))")
         result, parameters = head.split("(", 1)
-        text = f"static inline __attribute__((always_inline)) {result.strip()} {name}({parameters} {{ {body} }}"
+        opening = f"INLINE {result.strip()} {name}({parameters} {{"
+        if len(body) == 1 and len(opening) + len(body[0]) < 118:
+            text = f"{opening} {body[0]} }}"
+        else:
+            lines = [line if line.startswith("#") else f"  {line}" for line in body]
+            text = "\n".join([opening, *lines, "}"])
         self.lines.setdefault(name, text)
         return name
 
