@@ -8,6 +8,7 @@ arguments (closure, globals, attributes) is watched by Guards: where that has ch
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -348,8 +349,16 @@ def _compiled(
             raise CaptureError("a Tensor of another captured function, which was never computed, is used")
         else:
             inputs.append((buffer.realized.address, buffer.realized))
-    place = {root: number - len(inputs) for root, number in zip(roots, made.results)}
+    # an argument that is returned as it stands is no kernel's result: it is copied
+    copies = list(dict.fromkeys(number for number in made.results if number < len(inputs)))
+    place = {
+        root: len(made.outs) + copies.index(number) if number in copies else number - len(inputs)
+        for root, number in zip(roots, made.results)
+    }
     outs = [(dtype.numpy, shape, size) for (dtype, shape), size in zip(made.outs, made.out_sizes)]
+    for slot in copies:
+        buffer = buffers[made.input_numbers[slot]]
+        outs.append((buffer.dtype.numpy, buffer.shape, buffer.dtype.itemsize * math.prod(buffer.shape)))
     captured = Captured(
         leaves,
         [],
@@ -360,6 +369,7 @@ def _compiled(
         len(keys),
         next_key,
         outs,
+        copies,
         [place[r] for r in results.roots],
         results.finish(),
         made.run_loudly if environment().debug else None,

@@ -70,6 +70,7 @@ class Captured:
         n_draws: int,
         draw: Callable[[], Array],
         outs: Sequence[tuple[Any, tuple[int, ...], int]],
+        copies: Sequence[int],
         results: Sequence[int],
         finish: Callable[[list[Any]], Any] | None,
         loud: Callable[[list[int]], None] | None = None,

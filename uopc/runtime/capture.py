@@ -50,3 +50,8 @@ def note_key(buffer: UOp) -> UOp:
     if _state.keys is not None:
         _state.keys.append(buffer)
     return buffer
+
+
+def is_drawn(buffer: UOp) -> bool:
+    """Whether it is the BUFFER of a random key of the function that is being captured."""
+    return _state.keys is not None and buffer in _state.keys

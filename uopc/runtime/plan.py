@@ -21,7 +21,7 @@ from uopc.dtype import DType
 from uopc.ops import Level, Ops, ParamArg
 from uopc.options import Options, current, environment
 from uopc.pipeline import Plan, plan_for
-from uopc.runtime.capture import CaptureError
+from uopc.runtime.capture import CaptureError, is_drawn
 from uopc.runtime.compiler import compile_sources
 from uopc.runtime.storage import new_buffer
 from uopc.uop import UOp, sink, toposort
@@ -73,9 +73,10 @@ def _line(name: str, work: Any, seconds: float, again: float | None) -> str:
 
 
 ASKED_FOR_VALUE = (
-    "the value of a Tensor that depends on an argument was asked for (bool(), item(), numpy(), a NumPy function, an "
-    "index that is checked, ...) while uopc.jit captured the function, which has no values then. Use where(), masks "
-    "and other Tensor methods, or pass what decides as a Python number: the function is captured anew for each value"
+    "the value of a Tensor that depends on an argument or on random numbers was asked for (bool(), item(), numpy(), a "
+    "NumPy function, an index that is checked, ...) while uopc.jit captured the function, which has no values then. Use "
+    "where(), masks and other Tensor methods, or pass what decides as a Python number: the function is captured anew for "
+    "each value"
 )
 
 _executables: OrderedDict[tuple[UOp, Options], Executable] = OrderedDict()
@@ -171,7 +172,7 @@ def realize(roots: list[UOp], options: Options | None = None) -> list[UOp]:
         start = time.perf_counter()
         graph, buffers = normal(todo)
         storages = [b.realized for b in buffers]
-        if None in storages:
+        if None in storages or any(map(is_drawn, buffers)):
             raise CaptureError(ASKED_FOR_VALUE)
         made = executable(graph, options if options is not None else current(Options()))
         planned = time.perf_counter()
@@ -184,5 +185,7 @@ def realize(roots: list[UOp], options: Options | None = None) -> list[UOp]:
             print(f"realize: {len(made.plan.calls)} kernels, {spent}")
         first_out = len(inputs)
         for root, number in zip(todo, made.results):
-            root.realized = results[number - first_out][0]
+            root.realized = (
+                results[number - first_out][0] if number >= first_out else buffers[made.input_numbers[number]]
+            )
     return [r if r.op is Ops.BUFFER else r.realized for r in roots]

@@ -18,7 +18,7 @@ import numpy as np
 
 from uopc.dtype import DType, dtypes, to_dtype
 from uopc.ops import Ops
-from uopc.runtime.capture import note_key
+from uopc.runtime.capture import is_recording, note_key
 from uopc.runtime.storage import new_buffer
 from uopc.tensor.core import as_dtype
 from uopc.tensor.nn import NN
@@ -136,7 +136,9 @@ class Words:
 
     def __init__(self, n: int) -> None:
         self.shape: Shape = (n,)
-        self._key = note_key(new_buffer(dtypes.uint32, (2,), next_key()))
+        # each run of a captured function draws its own
+        key = np.zeros(2, np.uint32) if is_recording() else next_key()
+        self._key = note_key(new_buffer(dtypes.uint32, (2,), key))
 
     def draw(self, number: int = 0) -> tuple[UOp, UOp]:
         """Two uint32 graphs of n elements.

@@ -13,7 +13,7 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport uintptr_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 
 from numpy import may_share_memory as shares_memory
 
@@ -230,24 +230,36 @@ cdef bint same_mark(Mark a, Mark b) except -1:
 
 
 cdef bint same_value(object a, object b) except -1:
-    """The same object, or an equal one of the same type.  0.0 is not -0.0, and NaN is NaN."""
-    if a is b:
+    """The same object, or an equal hashable one of the same type."""
+    if a is b or same_plain(a, b):
         return True
-    if type(a) is not type(b):
+    if type(a) is not type(b) or isinstance(a, (float, tuple, cnp.ndarray, tensor_type)):
         return False
-    if type(a) is float:
-        return (<double>a == <double>b and (<double>a != 0 or str(a) == str(b))) or (a != a and b != b)
-    if isinstance(a, tuple):
-        return len(a) == len(b) and all([same_value(x, y) for x, y in zip(a, b)])
-    return bool(a == b) if hashable(a) else False
-
-
-cdef bint hashable(object x):
     try:
-        hash(x)
-    except TypeError:
+        hash(a)
+        return bool(a == b)
+    except (TypeError, ValueError):
         return False
-    return True
+
+
+cdef bint same_plain(object a, object b) except -1:
+    """Equal numbers, strings or tuples of them, of the same type.  0.0 is not -0.0, and NaN is NaN."""
+    kind = type(a)
+    if kind is not type(b):
+        return False
+    if kind is float:
+        return same_bits(<double>a, <double>b)
+    if kind is int or kind is str or kind is bool or kind is bytes:
+        return a == b
+    if kind is complex:
+        return same_bits(a.real, b.real) and same_bits(a.imag, b.imag)
+    if kind is tuple:
+        return len(a) == len(b) and all([x is y or same_plain(x, y) for x, y in zip(a, b)])
+    return False
+
+
+cdef bint same_bits(double a, double b):
+    return memcmp(&a, &b, sizeof(double)) == 0
 
 
 # ------------------------------------------------------------------------------------------------------- guards --
@@ -286,7 +298,7 @@ cdef class Guard:
 
 
 cdef Held judge(object was, object now) except *:
-    if was is now or same_value(was, now):
+    if was is now or same_plain(was, now):
         return HOLDS
     return GONE if isinstance(was, cnp.ndarray) or isinstance(was, UOp) or isinstance(was, tensor_type) else DIFFERS
 
@@ -335,7 +347,8 @@ cdef class Captured:
     plan: the native plan; inputs: for each of its input slots, the number of a leaf (int), an address with what keeps it
     alive ((address, owner)), or None for a key that `draw()` makes at each run.
     n_draws: how many keys a run draws; draws: for each key that is read, (its number, its slot).
-    outs: (NumPy dtype, shape, bytes) of each result slot.  results: for each leaf of the result, its result slot.
+    outs: (NumPy dtype, shape, bytes) of each result slot.  copies: input slots that are results as they stand; their
+    copies follow the results of the plan, and have entries in `outs`.  results: for each leaf of the result, its result slot.
     loud: runs the plan on the list of all addresses in place of the native plan, or None.
     finish: makes of the list of the results' arrays what the function returns, or None for one array as it is.
     """
@@ -344,18 +357,22 @@ cdef class Captured:
     cdef readonly NativePlan plan
     cdef readonly object ambient, finish, draw, loud
     cdef readonly tuple outs, results, keep
+    cdef tuple copies
+    cdef int n_plan_outs
     cdef tuple draws
     cdef int n_inputs, n_draws
     cdef bint distinct
     cdef void **template
 
-    def __init__(self, list leaves, list guards, ambient, NativePlan plan, inputs, draws, int n_draws, draw, outs, results,
-                 finish, loud=None):
+    def __init__(self, list leaves, list guards, ambient, NativePlan plan, inputs, draws, int n_draws, draw, outs, copies,
+                 results, finish, loud=None):
         cdef int slot
         self.leaves, self.guards, self.ambient, self.plan = leaves, guards, ambient, plan
         self.draws, self.n_draws, self.draw = tuple(draws), n_draws, draw
         self.outs, self.results, self.finish = tuple(outs), tuple(results), finish
         self.loud = loud
+        self.copies = tuple(copies)
+        self.n_plan_outs = <int>(len(self.outs) - len(self.copies))
         self.distinct = self.results == tuple(range(len(self.outs)))
         self.n_inputs = <int>len(inputs)
         self.template = <void **>malloc((plan.n_buffers + 1) * sizeof(void *))
@@ -414,14 +431,16 @@ cdef class Captured:
         cdef int k
         cdef int first = self.n_inputs
         for k in range(len(self.outs)):
+            descr, shape, size = <tuple>self.outs[k]
             if outs is not None and outs[k] is not None:
                 array = <cnp.ndarray>outs[k]
-                pointers[first + k] = cnp.PyArray_BYTES(array)
             else:
-                descr, shape, size = <tuple>self.outs[k]
                 memory = Memory(size)
                 array = new_array(descr, shape, memory)
-                pointers[first + k] = memory.data
+            if k < self.n_plan_outs:
+                pointers[first + k] = cnp.PyArray_BYTES(array)
+            else:
+                memcpy(cnp.PyArray_BYTES(array), pointers[<int>self.copies[k - self.n_plan_outs]], <size_t>size)
             arrays.append(array)
         if self.n_draws:
             keys = [self.draw() for k in range(self.n_draws)]
