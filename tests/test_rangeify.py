@@ -95,3 +95,12 @@ def test_lanes_that_pad_decides_are_constants(dtype):
     padded = UOp(Ops.PAD, (counting(33, 5, dtype=dtype),), ((0, 0), (0, 3)))
     turned = UOp(Ops.PERMUTE, (padded,), (1, 0))
     agree(turned, turned.alu(Ops.MAX, turned), turned.eq(padded.dtype.convert(0)), turned.cast(dtypes.float64).alu(Ops.TRUNC))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint16, np.float16, np.bool_])
+def test_chosen_narrow_scalars_fill_lanes(dtype):
+    """C makes an int of the choice between two shorts, which does not go with a vector of shorts: random graph 20481."""
+    rows = [memory(np.arange(7).astype(dtype)), *(UOp(Ops.EXPAND, (memory(np.array([k]).astype(dtype)),), (7,)) for k in (3, 5))]
+    stacked = UOp(Ops.STACK, tuple(rows))
+    padded = UOp(Ops.PAD, (UOp(Ops.EXPAND, (memory(np.ones((2, 1), dtype)),), (2, 33)),), ((1, 1), (0, 0)))
+    agree(stacked.alu(Ops.MAX, stacked), stacked.eq(stacked), padded.alu(Ops.MAX, counting(4, 33, dtype=dtype)))

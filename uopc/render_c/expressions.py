@@ -31,6 +31,12 @@ def _lanes(u: UOp) -> tuple[bool | int | float, ...]:
     return u.arg if isinstance(u.arg, tuple) else (u.arg,) * u.dtype.count
 
 
+def narrowed(text: Code, u: UOp) -> Code:
+    """The text of a scalar operation in the type of ``u``: C computes in int what is narrower."""
+    narrow = u.dtype.is_int and u.dtype.count == 1 and u.dtype.itemsize < 4
+    return cast(u.dtype.c_name, text) if narrow else text
+
+
 class Expressions:
     """Texts of values.  ``code`` holds those of the nodes that were seen: an expression, or the name that it was
     given.
@@ -103,15 +109,14 @@ class Expressions:
         if u.op in LIBM:
             return call(functions.libm(u.op, u.dtype), *(self.operand(s) for s in u.src))
         if u.op is Ops.WHERE:
-            return choice(*(self.operand(s) for s in u.src))
+            return narrowed(choice(*(self.operand(s) for s in u.src)), u)
         if u.op in (Ops.MAX, Ops.MIN):
             return self.extremum(u, *(self.operand(s, False) for s in u.src))
         a, b = u.src
         if u.op is Ops.XOR and u.dtype.is_bool and b.op is Ops.CONST:
             return prefix("!", self.operand(a)) if b.arg else self.operand(a)
         text = self.binary(u, a, b)
-        # C computes in int what is narrower
-        return cast(u.dtype.c_name, text) if u.dtype.is_int and u.dtype.itemsize < 4 and u.op not in COMPARE else text
+        return narrowed(text, u)
 
     def binary(self, u: UOp, a: UOp, b: UOp) -> Code:
         """An operator of C between scalars, one of which may be a constant without a suffix, or vectors and scalars."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from uopc.ops import Ops
 from uopc.render_c.code import ATOM, SUM, Code, cast, choice, infix, prefix
-from uopc.render_c.expressions import Expressions
+from uopc.render_c.expressions import Expressions, narrowed
 from uopc.render_c.functions import mask_dtype
 from uopc.render_c.types import UNSIGNED, Declarations
 from uopc.uop import DType, UOp
@@ -134,7 +134,7 @@ class Memory(Expressions):
         nothing = Code("0") if u.dtype.count == 1 else Code(f"({self.unit.type(self.stored_type(u.dtype))}){{}}")
         if u.dtype.count > 1:  # in memory, vectors are of another type
             read = cast(self.unit.type(self.stored_type(u.dtype)), read)
-        return choice(self.operand(gate), read, nothing)
+        return narrowed(choice(self.operand(gate), read, nothing), u)
 
     def _gather(self, u: UOp, gate: UOp | None) -> Code:
         read = self.lanes(u.src[0])
