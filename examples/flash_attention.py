@@ -63,7 +63,9 @@ class FlashOpt:
 
     def lower(self, body: UOp, out: UOp) -> UOp:
         """The loops of a kernel that writes ``body`` to ``out``."""
-        return lower(body, out, Ctx(opts=Opts(upcast={1: self.upcast}, thread=0)))
+        lanes = math.gcd(self.upcast, LANES)
+        sizes = Opts(upcast={1: self.upcast}, vector=1, lanes=lanes, reduce_lanes=LANES, thread=0)
+        return lower(body, out, Ctx(opts=sizes))
 
 
 # ---- words of the loop IR ------------------------------------------------------------------------

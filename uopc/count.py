@@ -29,7 +29,7 @@ _EVALUATE: dict[Ops, Any] = {
 
 @dataclass(frozen=True)
 class Work:
-    """flops: float operations (an FMA is two), moved: bytes of the arguments, each counted once, loads: elements read."""
+    """flops: float operations (an FMA is two), moved: bytes of the arguments, each counted once, loads: elements."""
 
     flops: int
     moved: int
@@ -70,7 +70,8 @@ def times(linear: UOp) -> dict[UOp, int]:
     """How often each statement of a LINEAR program runs, and how often each of its loops begins."""
     out: dict[UOp, int] = {}
     loops: list[UOp] = []
-    now, before = 1, []
+    now = 1
+    before: list[int] = []
     for u in linear.src:
         if u.op is Ops.END:
             loops.pop()
@@ -92,13 +93,25 @@ def _memory(u: UOp) -> UOp:
 
 
 def products(linear: UOp, slots: Collection[int]) -> int:
-    """How many multiplications have an element of one of the BUFFERs ``slots`` for a factor."""
-    read = {
-        u
-        for u in linear.src
-        if u.op is Ops.LOAD and _memory(u.src[0]).op is Ops.BUFFER and _memory(u.src[0]).arg.slot in slots
-    }
-    return sum(n * u.dtype.count for u, n in times(linear).items() if u.op is Ops.MUL and not read.isdisjoint(u.src))
+    """How many multiplications have an element of one of the BUFFERs ``slots``, or of a tile copied from one, for a
+    factor."""
+    counted = {(Ops.BUFFER, slot) for slot in slots}
+    read: set[UOp] = set()
+    found: list[UOp] = []
+    for u in linear.src:
+        if u.op is Ops.LOAD and _place(u) in counted:
+            read.add(u)
+        elif u.op is Ops.STORE and u.src[1] in read and _place(u)[0] is Ops.ALLOC:
+            counted.add(_place(u))
+        elif u.op is Ops.MUL and not read.isdisjoint(u.src):
+            found.append(u)
+    runs = times(linear)
+    return sum(runs[u] * u.dtype.count for u in found)
+
+
+def _place(u: UOp) -> tuple[Ops, int]:
+    memory = _memory(u.src[0])
+    return memory.op, memory.arg.slot
 
 
 def count(linear: UOp) -> Work:

@@ -42,6 +42,7 @@ def accumulate(root: UOp) -> UOp:
             groups.setdefault(u.src[1:], []).append(u)
     slot = _alloc_slots(order)
     memo: dict[UOp, UOp] = {}
+    started: dict[tuple[UOp, ...], UOp] = {}  # the REDUCE of each group that asked for the others
 
     def rebuilt(u: UOp) -> UOp:
         """``u`` without REDUCE; iterative, sources first."""
@@ -52,6 +53,11 @@ def accumulate(root: UOp) -> UOp:
                 stack.pop()
                 continue
             group = groups[top.src[1:]] if top.op is Ops.REDUCE else None
+            if group and started.setdefault(top.src[1:], top) is not top:
+                raise ValueError(
+                    f"{started[top.src[1:]]!r} uses {top!r}, which runs over the same RANGEs {top.src[1:]!r}: a loop "
+                    "that needs the result of another comes after it, and has RANGEs of its own"
+                )
             needs = [r.src[0] for r in group] + list(top.src[1:]) if group else top.src
             missing = [s for s in needs if s not in memo]
             if missing:
@@ -60,8 +66,7 @@ def accumulate(root: UOp) -> UOp:
             if group:
                 nonlocal slot
                 closed = [r.replace(src=tuple(memo[s] for s in r.src)) for r in group]
-                for r, result in zip(group, _one_loop(closed, [c.src[0] for c in closed], slot)):
-                    memo[r] = result
+                memo.update(zip(group, _one_loop(closed, [c.src[0] for c in closed], slot)))
                 slot += len(group)
             else:
                 src = tuple(memo[s] for s in top.src)
