@@ -39,7 +39,7 @@ def weak_constant(value: Number, dtype: DType) -> UOp:
     """A Python number as ``dtype``; OverflowError, as NumPy, for an int that the integer type cannot hold."""
     if dtype.is_int and not dtype.min <= value <= dtype.max:
         raise OverflowError(f"Python integer {value} is out of bounds for {dtype.name}")
-    return UOp.const(value, dtype)
+    return UOp.const(float(value) if dtype.is_float else value, dtype)
 
 
 def pair(u: UOp, x: Any) -> tuple[UOp, UOp] | None:

@@ -8,6 +8,7 @@ written.
 from __future__ import annotations
 
 import inspect
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,9 @@ Array = np.ndarray[Any, Any]
 
 _ACCEPTED = "NumPy arrays, numbers, (nested) lists of numbers, and objects with __array__, __dlpack__ or a buffer"
 _CPU = (1, 3)  # DLPack's device types whose memory the CPU can read: kDLCPU, kDLCUDAHost
+
+
+dtype_of = lru_cache(maxsize=256)(from_numpy)  # a NumPy dtype takes long to tell its name
 
 
 # ---- in ----
@@ -50,7 +54,7 @@ def from_scalar(value: bool | int | float) -> UOp:
 
 def from_generic(value: np.generic) -> UOp:
     """A constant of a NumPy scalar's own type."""
-    dtype = from_numpy(value.dtype)
+    dtype = dtype_of(value.dtype)
     return UOp.const(float(value) if dtype.is_float else value.item(), dtype)
 
 
@@ -59,10 +63,11 @@ def from_array(array: Array) -> UOp:
 
     TypeError for dtypes that uopc does not hold, and for masked arrays.
     """
-    dtype = from_numpy(array.dtype)
-    if isinstance(array, np.ma.MaskedArray):
-        raise TypeError("a masked array is not accepted: its mask would be lost; use array.filled(value)")
-    array = np.asarray(array)
+    dtype = dtype_of(array.dtype)
+    if type(array) is not np.ndarray:
+        if isinstance(array, np.ma.MaskedArray):
+            raise TypeError("a masked array is not accepted: its mask would be lost; use array.filled(value)")
+        array = np.asarray(array)
     if not array.dtype.isnative or not array.flags.aligned:
         array = array.astype(array.dtype.newbyteorder("="))
     if dtype is dtypes.bfloat16:

@@ -20,7 +20,7 @@ from uopc.tensor.contraction import Contraction, product
 from uopc.tensor.core import as_dtype
 from uopc.tensor.creation import lower_triangle
 from uopc.tensor.reduce import maximum_over, mean_of, reduce_, softmax_of, widened
-from uopc.tensor.shapes import Shape, broadcast_shapes, expand, integers, operand, permute, reshape
+from uopc.tensor.shapes import Shape, broadcast_shapes, counter, expand, integers, operand, permute, reshape
 from uopc.uop import UOp
 
 if TYPE_CHECKING:
@@ -106,8 +106,7 @@ class NN(Contraction):
         if reduction not in ("mean", "sum", "none"):
             raise ValueError(f'reduction={reduction!r}; accepted are "mean", "sum" and "none"')
         at = 0 if self.ndim == 1 else 1
-        logp = widened(self._as_float())
-        logp = type(self)._of(logp).log_softmax(at)
+        logp = self._of(widened(self._as_float())).log_softmax(at)
         counted: UOp | None = None
         if labels.dtype.is_float:
             losses = _expected_loss(logp.uop, labels, at, label_smoothing)
@@ -138,8 +137,6 @@ class NN(Contraction):
 
     def _picked(self, places: UOp, at: int) -> UOp:
         """The elements at checked positions along an axis."""
-        from uopc.tensor.shapes import counter
-
         idx = [places if i == at else counter(places.shape, i, dtypes.index) for i in range(self.ndim)]
         return UOp(Ops.GATHER, (self.uop, *idx))
 
@@ -194,7 +191,7 @@ def _combined(losses: UOp, counted: UOp | None, reduction: str) -> UOp:
     if reduction == "sum":
         return total
     if counted is None:
-        return total / float(max(math.prod(losses.shape), 0))
+        return total / float(math.prod(losses.shape))
     return total / reduce_(counted.cast(losses.dtype), Ops.ADD, axes)
 
 
