@@ -63,6 +63,7 @@ _DEAR = frozenset(
         Ops.FMOD,
     }
 )
+_WRITTEN = frozenset({Ops.REDUCE, Ops.STAGE, Ops.COMPONENT})
 _CHOICE = frozenset({Ops.STACK, Ops.CAT})
 
 Axes = tuple[frozenset[int], ...]
@@ -76,7 +77,7 @@ class _Kernel:
     extents: list[int] = field(default_factory=list)
     around: list[frozenset[int]] = field(default_factory=list)
     ops: int = 0
-    first: int | None = None  # the loop that threads share
+    shared: set[int] = field(default_factory=set)  # the loops that threads share
 
     def loop(self, extent: int, enclosing: frozenset[int]) -> frozenset[int]:
         """A new loop inside ``enclosing``, as the set of itself."""
@@ -91,7 +92,7 @@ class _Kernel:
     def evaluations(self, axes: Axes) -> int:
         """How often a value at this index is computed."""
         loops = self.enclosing(frozenset().union(*axes))
-        again = 1 if self.first is None or self.first in loops else CHUNKS
+        again = 1 if not self.shared or self.shared & loops else CHUNKS
         return again * math.prod(self.extents[l] for l in loops)
 
 
@@ -104,6 +105,10 @@ class _Costs:
             if u.op is Ops.REDUCE:
                 count = math.prod(u.src[0].shape[a] for a in u.arg.axes)
                 self.time[u] = count * (self.below(u.src[0]) + ALU_TIME)
+            elif u.op is Ops.CASCADE:
+                self.time[u] = sum(math.prod(s.shape) * (self.below(s) + ALU_TIME) for s in u.src)
+            elif u.op is Ops.COMPONENT:
+                self.time[u] = self.time[u.src[0]] / max(math.prod(u.shape), 1)
             elif u.op in (Ops.BUFFER, Ops.STAGE):
                 self.time[u] = u.dtype.itemsize * BYTE_TIME * CACHED
             else:
@@ -111,7 +116,7 @@ class _Costs:
                 self.time[u] = own + sum(self.below(s) for s in u.src)
 
     def below(self, u: UOp) -> float:
-        return u.dtype.itemsize * BYTE_TIME * CACHED if u.op in (Ops.REDUCE, Ops.STAGE) else self.time[u]
+        return u.dtype.itemsize * BYTE_TIME * CACHED if u.op in _WRITTEN else self.time[u]
 
 
 def _index_below(u: UOp, axes: Axes, kernel: _Kernel) -> list[Axes]:
@@ -138,11 +143,26 @@ def _index_below(u: UOp, axes: Axes, kernel: _Kernel) -> list[Axes]:
             enclosing = enclosing | made
             inner.append(made)
         return [tuple(inner)]
+    if u.op is Ops.COMPONENT:
+        return [()]
+    if u.op is Ops.CASCADE:
+        return [_fresh_index(s, kernel) for s in u.src]
     if u.op is Ops.STACK:
         return [axes[1:]] * len(u.src)
     if u.op is Ops.GATHER:
         return [tuple(frozenset().union(*axes) for _ in u.src[0].shape), *([axes] * (len(u.src) - 1))]
     return [axes if s.shape else () for s in u.src]
+
+
+def _fresh_index(u: UOp, kernel: _Kernel) -> Axes:
+    """An index of loops of its own: a reduction of a cascade runs over as much as its value is large."""
+    enclosing, out = frozenset[int](), []
+    for n in u.shape:
+        made = kernel.loop(n, enclosing) if n > 1 else frozenset[int]()
+        kernel.shared.update(made if not enclosing else ())
+        enclosing = enclosing | made
+        out.append(made)
+    return tuple(out)
 
 
 def _regroup(old: tuple[int, ...], new: tuple[int, ...], axes: Axes) -> Axes:
@@ -178,6 +198,7 @@ class _Cuts:
             for s in u.src:
                 self.consumers[s] = self.consumers.get(s, 0) + 1
         self.staged: set[UOp] = {s for s in root.src if s.op not in (Ops.STAGE, Ops.BUFFER)}
+        self.together: set[UOp] = set()
         self.under_stage = {u.src[0] for u in self.order if u.op is Ops.STAGE}
 
     def run(self) -> set[UOp]:
@@ -187,7 +208,12 @@ class _Cuts:
                 continue
             if u.op is Ops.STAGE:
                 continue
-            if u in self.staged or u in self.under_stage or (self.instances.get(u) and self.wants_buffer(u)):
+            if u.op is Ops.CASCADE:
+                self.keep_together(u)
+            if u in self.together and u.op is Ops.REDUCE:
+                kernels = dict.fromkeys(kernel for kernel, _ in self.instances.get(u, ()))
+                self.pass_down(u, [(kernel, _fresh_index(u, kernel)) for kernel in kernels])
+            elif u in self.staged or u in self.under_stage or (self.instances.get(u) and self.wants_buffer(u)):
                 self.staged.add(u)
                 if u.op in _CHOICE:  # written source by source, each at its own index
                     for s in u.src:
@@ -206,7 +232,7 @@ class _Cuts:
             made = kernel.loop(n, enclosing) if n > 1 else frozenset[int]()
             enclosing = enclosing | made
             axes.append(made)
-        kernel.first = 0 if enclosing else None
+        kernel.shared.update([0] if enclosing else [])
         return kernel, tuple(axes)
 
     def pass_down(self, u: UOp, instances: list[tuple[_Kernel, Axes]]) -> None:
@@ -219,11 +245,13 @@ class _Cuts:
     def wants_buffer(self, u: UOp) -> bool:
         """Whether ``u`` is written down, all its uses being known."""
         uses = list(self.instances[u])
+        if u in self.together or u.op in (Ops.CASCADE, Ops.STATE):
+            return False
         if u.op in _CHOICE and not self.cheap_choice(u):
             return True
         if u.op in ALU and any(kernel.ops > MAX_KERNEL_OPS for kernel, _ in uses):
             return True
-        if u.op is Ops.REDUCE:
+        if u.op in (Ops.REDUCE, Ops.COMPONENT):
             return self.fuse_reduce is False or (
                 self.fuse_reduce is None and (len(uses) > MAX_INSTANCES or self.recompute_loses(u))
             )
@@ -234,6 +262,17 @@ class _Cuts:
         if self.consumers[u] > 1 and len(uses) > 1 and self.fuse_reduce is not True and self.recompute_loses(u):
             return True
         return self.fuse_reduce is not True and self.broadcast(u)
+
+    def keep_together(self, u: UOp) -> None:
+        """What the reductions of a cascade share, down to the first reductions below, is computed once a block: no cut
+        there."""
+        stack = list(u.src)
+        while stack:
+            v = stack.pop()
+            if v not in self.together:
+                self.together.add(v)
+                if v.op not in (Ops.REDUCE, Ops.STAGE, Ops.BUFFER, Ops.COMPONENT):
+                    stack += v.src
 
     def cheap_choice(self, u: UOp) -> bool:
         return len(u.src) <= MAX_INLINE_SOURCES and all(

@@ -39,6 +39,9 @@ class Ops(IntEnum):
     END = auto()
     REDUCE = auto()
     HREDUCE = auto()
+    CASCADE = auto()
+    STATE = auto()
+    COMPONENT = auto()
     STAGE = auto()
     # movement: an index in, an index out
     RESHAPE = auto()
@@ -164,6 +167,49 @@ class Tile(NamedTuple):
     extents: tuple[int, ...]
     opts: Any = None
     accumulate: bool = False
+    layout: tuple[int, ...] | None = None
+
+
+class Component(NamedTuple):
+    """One reduction of a cascade: how it combines, over which axis of its body, whether a correction follows the body
+    among the CASCADE's sources, and the tile that its running value stands in (set by ``blockize``)."""
+
+    op: Ops
+    axis: int
+    corrected: bool
+    tile: Tile | None = None
+
+
+class CascadeArg(NamedTuple):
+    """Which cascade of its graph a CASCADE is, its reductions in the order in which they depend on each other, and how
+    many
+    elements of the reduced axis one block holds (0: not yet decided)."""
+
+    id: int
+    components: tuple[Component, ...]
+    block: int = 0
+
+
+class StateArg(NamedTuple):
+    """A running value of a cascade, as it is before (``new`` False) or after the block at hand.
+
+    ``part`` tells the loop over whole blocks from what is left over.
+    """
+
+    cascade: int
+    component: int
+    new: bool
+    dtype: DType
+    shape: tuple[int, ...]
+    part: int = 0
+
+
+class ComponentArg(NamedTuple):
+    """The final value of one reduction of a cascade."""
+
+    index: int
+    dtype: DType
+    shape: tuple[int, ...]
 
 
 class KernelInfo(NamedTuple):
@@ -273,6 +319,11 @@ TABLE: dict[Ops, OpInfo] = {
     Ops.HREDUCE: _structure(
         1, 1, DTypeRule.GIVEN, Stage.LOOP | Stage.REGISTER | Stage.LINEAR, Ops
     ),  # the lanes of a vector, in halves
+    # Reductions of one axis, each using the earlier ones' running values (STATE): for each the body, and its
+    # correction.
+    Ops.CASCADE: _structure(1, None, DTypeRule.VOID, Stage.TENSOR, CascadeArg),
+    Ops.STATE: _structure(0, 0, DTypeRule.ARG, Stage.TENSOR, StateArg),
+    Ops.COMPONENT: _structure(1, 1, DTypeRule.ARG, Stage.TENSOR, ComponentArg),
     Ops.STAGE: _structure(1, 1, DTypeRule.FIRST, Stage.TENSOR | Stage.LOOP, (Level, Tile)),
     Ops.RESHAPE: _movement(tuple),  # the new shape
     Ops.EXPAND: _movement(tuple),  # the new shape; axes of size 1 grow

@@ -76,7 +76,7 @@ def _schedule(root: UOp, settings: Settings) -> UOp:
 
 
 TENSOR_STAGES = (
-    Step("cascade", lambda g, s: cascade(g), Stage.TENSOR),
+    Step("cascade", lambda g, s: cascade(g, s.options.fuse_reduce), Stage.TENSOR),
     Step("kernelize", lambda g, s: kernelize(g, s.options.fuse_reduce), Stage.TENSOR),
     Step("layout", _layout, Stage.TENSOR),
 )
@@ -306,7 +306,7 @@ class _Split:
 
 def _name(root: UOp, shape: tuple[int, ...]) -> str:
     """What the kernel is: r for a reduction, e for elementwise, and the shape that it writes."""
-    kind = "r" if any(u.op is Ops.REDUCE for u in toposort(root)) else "e"
+    kind = "r" if any(u.op in (Ops.REDUCE, Ops.CASCADE) for u in toposort(root)) else "e"
     return "_".join([kind, *(str(n) for n in shape if n != 1)]) if any(n != 1 for n in shape) else f"{kind}_1"
 
 

@@ -93,10 +93,26 @@ def _copies(u: UOp, known: dict[UOp, Steps]) -> dict[UOp, UOp]:
     return {o: _with_axis_last(o, axis, steps[o]) for o, n in reuse.items() if n >= REUSE and None not in steps[o]}
 
 
+def _within(node: UOp) -> list[UOp]:
+    """The nodes of a CASCADE's bodies, down to memory."""
+    seen: dict[UOp, None] = {}
+    stack = list(node.src)
+    while stack:
+        u = stack.pop()
+        if u not in seen:
+            seen[u] = None
+            if u.op not in (Ops.STAGE, Ops.BUFFER, Ops.COMPONENT):
+                stack += u.src
+    return list(seen)
+
+
 def layout_pass(roots: list[UOp]) -> list[UOp]:
     """``roots`` with the copies that pay."""
     known: dict[UOp, Steps] = {}
-    reads = [u for u in toposort(roots) if u.op is Ops.REDUCE]
+    order = toposort(roots)
+    # a cascade's own reductions run with lanes along another axis, which blockize packs
+    inside = {u for c in order if c.op is Ops.CASCADE for u in _within(c)}
+    reads = [u for u in order if u.op is Ops.REDUCE and u not in inside]
 
     def read_copies(u: UOp) -> UOp:
         copies = _copies(u, known)

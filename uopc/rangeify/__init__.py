@@ -15,6 +15,7 @@ from __future__ import annotations
 from uopc._hot.rangeify import Engine
 from uopc.ops import Ops
 from uopc.rangeify.axes import output_axes, with_lanes
+from uopc.rangeify.cascades import close
 from uopc.rangeify.context import Ctx, Idx, Opts
 from uopc.rangeify.movement import MOVES
 from uopc.rangeify.values import VALUES
@@ -47,4 +48,4 @@ def lower_stores(stores: list[tuple[UOp, UOp]], ctx: Ctx) -> UOp:
         place = rangeify(target, idx, ctx).src[0]
         written.append(place.store(rangeify(body, idx, ctx)))
     whole = written[0] if len(written) == 1 else sink(*written)
-    return sink(whole.end(*loops, *tiles))
+    return close(sink(whole.end(*loops, *tiles)), ctx)

@@ -84,6 +84,8 @@ class Ctx:
     engine: Any = None
     blocks: set[UOp] = field(default_factory=set)
     tiles: dict[tuple[UOp, Idx], Any] = field(default_factory=dict)
+    cascades: dict[int, Any] = field(default_factory=dict)
+    marks: int = 0
     simplifier: Any = field(default_factory=Simplifier)
 
     def range(self, end: int | UOp, axis_type: AxisType) -> UOp:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from uopc.ops import AxisType, Ops, ParamArg, Tile, identity
 from uopc.rangeify.axes import output_axes
 from uopc.rangeify.context import ZERO, Combine, Ctx, Idx, Opts, Request
-from uopc.uop import UOp
+from uopc.uop import DType, UOp
 
 
 @dataclass(frozen=True)
@@ -24,84 +24,91 @@ class Nest:
     ranges: list[UOp]
 
 
-def _nest(extents: tuple[int, ...], opts: Opts, ctx: Ctx) -> Nest:
-    idx, loops, registers = output_axes(extents, opts, ctx)
+def tile_nest(tile: Tile, ctx: Ctx) -> Nest:
+    """New loops over a tile."""
+    idx, loops, registers = output_axes(tile.extents, tile.opts or Opts(), ctx)
     return Nest(idx, [*loops, *registers])
 
 
-def _origin(idx: Idx, ctx: Ctx) -> Idx:
+def block_origin(idx: Idx, ctx: Ctx) -> Idx:
     """Where the block begins: the index with everything inside the block at 0."""
     inside = {r: ZERO for i in idx for r in i.ranges if r not in ctx.blocks}
     return tuple(ctx.simplify(i.substitute(inside)) for i in idx)
 
 
-def _flat(at: Idx, extents: tuple[int, ...], ctx: Ctx) -> UOp:
-    flat = ZERO
-    for i, n in zip(at, extents):
-        flat = flat * n + i
-    return ctx.simplify(flat)
+def flat(at: Idx, tile: Tile, ctx: Ctx) -> UOp:
+    """The address in a tile of the element at ``at``, counted from the tile's origin."""
+    address = ZERO
+    for a in tile.layout or range(len(at)):
+        address = address * tile.extents[a] + at[a]
+    return ctx.simplify(address)
 
 
 def tile(u: UOp, idx: Idx, ctx: Ctx) -> tuple[list[Request], Combine]:
     """The value of a STAGE at block level, read from its tile; asks for the values that fill it."""
     arg: Tile = u.arg
-    origin = _origin(idx, ctx)
+    origin = block_origin(idx, ctx)
     inner = tuple(ctx.simplify(i - o) for i, o in zip(idx, origin))
     key = (u, origin)
     if key in ctx.tiles:
         cell = ctx.tiles[key]
-        return [], lambda _: cell.index(_flat(inner, arg.extents, ctx)).load()
+        return [], lambda _: cell.index(flat(inner, arg, ctx)).load()
     requests, filled = (_accumulate if u.src[0].op is Ops.REDUCE and arg.accumulate else _write)(u, origin, ctx)
 
     def combine(answers: list[UOp]) -> UOp:
         cell = ctx.tiles[key] = filled(answers)
-        return cell.index(_flat(inner, arg.extents, ctx)).load()
+        return cell.index(flat(inner, arg, ctx)).load()
 
     return requests, combine
 
 
-def _cell(u: UOp, ctx: Ctx) -> UOp:
+def new_cell(dtype: DType, tile: Tile, ctx: Ctx) -> UOp:
+    """Memory for a tile."""
     ctx.next_slot += 1
-    return UOp(Ops.ALLOC, (), ParamArg(ctx.next_slot - 1, u.dtype, u.arg.extents))
+    return UOp(Ops.ALLOC, (), ParamArg(ctx.next_slot - 1, dtype, tile.extents))
 
 
-def _begin(cell: UOp, origin: Idx) -> UOp:
+def start(cell: UOp, origin: Idx, tile: Tile, op: Ops, ctx: Ctx) -> UOp:
+    """The loops that set a tile to what leaves a reduction by ``op`` unchanged."""
+    nest = tile_nest(tile, ctx)
+    nothing = UOp.const(identity(op, cell.dtype), cell.dtype)
+    return begin(cell, origin).index(flat(nest.idx, tile, ctx)).store(nothing).end(*nest.ranges)
+
+
+def begin(cell: UOp, origin: Idx) -> UOp:
     """The tile at its first write: inside the block loops that its origin depends on."""
     around = tuple(dict.fromkeys(r for i in origin for r in i.ranges))
     return cell.after(*around) if around else cell
 
 
-def _at(origin: Idx, nest: Nest, ctx: Ctx) -> Idx:
+def at_origin(origin: Idx, nest: Nest, ctx: Ctx) -> Idx:
     return tuple(ctx.simplify(o + i) for o, i in zip(origin, nest.idx))
 
 
 def _write(u: UOp, origin: Idx, ctx: Ctx) -> tuple[list[Request], Combine]:
     """Fill a tile with the value."""
-    extents = u.arg.extents
-    nest, cell = _nest(extents, u.arg.opts or Opts(), ctx), _cell(u, ctx)
+    nest, cell = tile_nest(u.arg, ctx), new_cell(u.dtype, u.arg, ctx)
 
     def filled(answers: list[UOp]) -> UOp:
-        place = _begin(cell, origin).index(_flat(nest.idx, extents, ctx))
+        place = begin(cell, origin).index(flat(nest.idx, u.arg, ctx))
         return cell.after(place.store(answers[0]).end(*nest.ranges))
 
-    return [(u.src[0], _at(origin, nest, ctx), None)], filled
+    return [(u.src[0], at_origin(origin, nest, ctx), None)], filled
 
 
 def _accumulate(u: UOp, origin: Idx, ctx: Ctx) -> tuple[list[Request], Combine]:
     """Combine in a tile what a REDUCE over blocks combines, block after block."""
-    reduced, extents, opts = u.src[0], u.arg.extents, u.arg.opts or Opts()
+    reduced = u.src[0]
     x, (op, axes) = reduced.src[0], reduced.arg
-    start, update = _nest(extents, opts, ctx), _nest(extents, opts, ctx)
-    cell = _cell(u, ctx)
-    nothing = UOp.const(identity(op, u.dtype), u.dtype)
-    begun = _begin(cell, origin).index(_flat(start.idx, extents, ctx)).store(nothing).end(*start.ranges)
+    update, cell = tile_nest(u.arg, ctx), new_cell(u.dtype, u.arg, ctx)
+    begun = start(cell, origin, u.arg, op, ctx)
     blocks = {a: ctx.range(x.shape[a], AxisType.REDUCE) for a in axes}
     ctx.blocks.update(blocks.values())
-    rest = iter(_at(origin, update, ctx))
+    rest = iter(at_origin(origin, update, ctx))
     inner = tuple(blocks[a] if a in blocks else next(rest) for a in range(len(x.shape)))
 
     def filled(answers: list[UOp]) -> UOp:
-        place = cell.after(begun, *blocks.values()).index(_flat(update.idx, extents, ctx))
+        place = cell.after(begun, *blocks.values()).index(flat(update.idx, u.arg, ctx))
         step = place.store(place.load().alu(op, answers[0])).end(*update.ranges)
         return cell.after(step.end(*blocks.values()))
 

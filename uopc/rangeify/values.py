@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from uopc.ops import Ops, Tile
+from uopc.rangeify.cascades import component, state
 from uopc.rangeify.context import ZERO, Combine, Ctx, Idx, Request
 from uopc.rangeify.reduction import reduce_
 from uopc.rangeify.tiles import tile
@@ -119,4 +120,6 @@ VALUES: dict[Ops, Callable[[UOp, Idx, UOp | None, Ctx], tuple[list[Request], Com
     Ops.CAT: _cat,
     Ops.GATHER: _gather,
     Ops.REDUCE: reduce_,
+    Ops.COMPONENT: lambda u, idx, gate, ctx: component(u, idx, ctx),
+    Ops.STATE: lambda u, idx, gate, ctx: state(u, idx, ctx),
 }

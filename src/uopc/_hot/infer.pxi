@@ -187,7 +187,7 @@ cdef object structure_shape(int code, tuple src, object arg):
         if type(s.shape_) is not tuple or not isinstance(arg, tuple):
             raise TypeError(f"{OPS[code]!r} moves a tensor by a tuple, not {s!r} by {arg!r}")
         return movement_shape(code, s.shape_, arg)
-    if code == C_BUFFER or code == C_ALLOC:
+    if code == C_BUFFER or code == C_ALLOC or code == C_STATE or code == C_COMPONENT:
         return arg.shape
     if code == C_REDUCE:
         s = <UOp>src[0]

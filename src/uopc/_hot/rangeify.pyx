@@ -101,3 +101,7 @@ cdef class Engine:
             memo[frame.request] = value
             stack.pop()
         return memo[first]
+
+    def asked(self, UOp node):
+        """The indices at which ``node`` was asked for so far."""
+        return [(<tuple>request)[1] for request in self.memo if (<tuple>request)[0] is node]

@@ -367,7 +367,14 @@ cdef class UOp:
         return <Py_hash_t>(self.h >> 1)
 
     def __reduce__(self):
-        return (UOp, (self.op, self.src, self.arg, self.dtype))
+        """The whole graph as one flat list, sources first: pickling would recurse into sources.  Ops go by name."""
+        cdef dict place = {}
+        cdef UOp u
+        rows = []
+        for u in toposort(self):
+            rows.append((OPS[u.code].name, [place[s] for s in u.src], u.arg, u.info.dtype))
+            place[u] = len(place)
+        return (from_rows, (rows,))
 
     def __copy__(self):
         return self
@@ -558,7 +565,15 @@ cdef PyObject* uop_new(PyTypeObject* t, PyObject* args, PyObject* kwargs) except
 
 
 def new_from_call(op, src=(), arg=None, dtype=None):
-    return make(Ops(op), tuple(src), arg, dtype)
+    return make(op if type(op) is Ops else Ops(op), tuple(src), arg, dtype)
+
+
+def from_rows(rows):
+    """What a pickled UOp becomes again: the last of ``rows`` (op name, places of the sources, argument, dtype)."""
+    cdef list made = []
+    for name, places, arg, dtype in rows:
+        made.append(make(Ops[name], tuple([made[i] for i in places]), arg, dtype))
+    return made[len(made) - 1]
 
 
 UOPC_SET_NEW(UOp, uop_new)

@@ -1,22 +1,14 @@
-"""blockize: split axes into blocks, and give what a block reads again and again a tile of its own.
-
-In: a kernel, ``SINK(STORE(target, body))`` with the schedule's ``Opts``.  Out: the same kernel; where it pays, the
-output is cut into blocks (``Opts.block``), operands that the
-rows of a block share are STAGEs at block level (packed: consecutive, in cache), and a long reduction runs over blocks
-whose sum stands in a tile.
-
-The question is asked of the loop nest: which memory does a register tile read that its neighbours along another output
-axis read too, is that more than a cache holds, or does it lie at strides that a cache holds badly.  Never asks what the
-kernel is for.
-"""
+"""Panels: the operand that the rows of a block share is packed, and a long reduction runs in parts whose sum stands in
+a tile."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
 
-from uopc.ops import ALU, AxisType, KernelInfo, Ops, ReduceArg, Tile
-from uopc.rangeify import Ctx, Opts, rangeify
+from uopc.blockize.operands import View, packed, shared_parts
+from uopc.ops import ALU, KernelInfo, Ops, ReduceArg, Tile
+from uopc.rangeify import Opts
 from uopc.runtime.device import Device
 from uopc.uop import UOp, toposort
 
@@ -40,47 +32,6 @@ class Site:
     rows: int
     lanes: int
     shared: list[UOp]
-
-
-class _View:
-    """Which axes of a tensor node its value depends on: the node ranged with one plain loop an axis."""
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.ctx = Ctx()
-        self.idx = tuple(self.ctx.range(n, AxisType.LOOP) for n in shape)
-
-    def axes(self, u: UOp) -> set[int]:
-        """The axes that the value of ``u`` varies along."""
-        ranges = rangeify(u, self.idx, self.ctx).ranges
-        return {a for a, r in enumerate(self.idx) if r in ranges}
-
-    def step(self, u: UOp, axis: int) -> int:
-        """The longest step, in bytes, of an address in ``u`` along ``axis``."""
-        value = rangeify(u, self.idx, self.ctx)
-        zero = {r: UOp.const(0) for r in self.idx}
-        one = {**zero, self.idx[axis]: UOp.const(1)}
-        out = 0
-        for load in toposort(value):
-            if load.op is Ops.LOAD:
-                at = load.src[0].src[1]
-                far = self.ctx.simplify(at.substitute(one) - at.substitute(zero))
-                out = max(out, abs(far.arg) * load.dtype.itemsize if far.op is Ops.CONST else 0)
-        return out
-
-
-def _parts(x: UOp, rows: int, view: _View) -> list[UOp]:
-    """The largest parts of a reduced value that do not vary along the rows: computed or read once for all of them."""
-    out: dict[UOp, None] = {}
-    stack = [x]
-    while stack:
-        u = stack.pop()
-        if u.shape != x.shape:
-            continue
-        if rows not in view.axes(u):
-            out[u] = None
-        elif u.op in ALU:
-            stack += u.src
-    return list(out)
 
 
 def _output_of(root: UOp, body: UOp) -> UOp | None:
@@ -119,8 +70,8 @@ def _site(root: UOp, machine: Device) -> Site | None:
     ):
         return None
     x, along = reduce.src[0], len(body.shape)
-    view = _View(x.shape)
-    shared = [u for u in _parts(x, rows, view) if {opts.vector, along} <= view.axes(u)]
+    view = View(x.shape)
+    shared = [u for u in shared_parts(x, rows, view) if {opts.vector, along} <= view.axes(u)]
     size = {
         u: math.prod(x.shape[a] for a in view.axes(u) if a in (opts.vector, along)) * u.dtype.itemsize for u in shared
     }
@@ -132,24 +83,10 @@ def _site(root: UOp, machine: Device) -> Site | None:
     return Site(reduce, rows, opts.vector, paying) if paying else None
 
 
-def _packed(u: UOp, lanes: int, width: int, opts: Opts, view: _View) -> UOp:
-    """``u`` (at the shape of a reduced value) read from a tile in which the axis of the lanes is consecutive."""
-    shape = u.shape
-    varies = view.axes(u)
-    once = tuple((0, n) if a in varies else (0, 1) for a, n in enumerate(shape))
-    order = (*[a for a in range(len(shape)) if a != lanes], lanes)
-    back = tuple(order.index(a) for a in range(len(shape)))
-    last = len(shape) - 1
-    extents = tuple(width if a == lanes else shape[a] if a == last and a in varies else 1 for a in order)
-    fill = Opts({last: width}, vector=last, lanes=opts.lanes)
-    small = UOp(Ops.PERMUTE, (UOp(Ops.SHRINK, (u,), once),), order)
-    return UOp(Ops.EXPAND, (UOp(Ops.PERMUTE, (UOp(Ops.STAGE, (small,), Tile(extents, fill)),), back),), shape)
-
-
 def _with_tiles(x: UOp, site: Site, width: int, opts: Opts) -> UOp:
-    view = _View(x.shape)
-    parts = [u for u in _parts(x, site.rows, view) if site.lanes in view.axes(u)]
-    return x.substitute({u: _packed(u, site.lanes, width, opts, view) for u in parts})
+    view = View(x.shape)
+    parts = [u for u in shared_parts(x, site.rows, view) if site.lanes in view.axes(u)]
+    return x.substitute({u: packed(u, site.lanes, width, opts, view) for u in parts})
 
 
 def _block(root: UOp, site: Site) -> UOp:
@@ -198,7 +135,7 @@ def _shrunk(x: UOp, first: int, last: int) -> UOp:
     return UOp(Ops.SHRINK, (x,), (*((0, n) for n in x.shape[:-1]), (first, last)))
 
 
-def blockize(root: UOp, machine: Device) -> UOp:
-    """The kernel ``root`` (a SINK), in blocks where they pay."""
+def panels(root: UOp, machine: Device) -> UOp:
+    """The kernel ``root`` (a SINK) with its output in blocks and its shared operands packed, where that pays."""
     site = _site(root, machine)
     return root if site is None else _block(root, site)

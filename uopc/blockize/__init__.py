@@ -1,0 +1,26 @@
+"""blockize: split axes into blocks, and give what a block reads again and again a tile of its own.
+
+In: a kernel, ``SINK(STORE(target, body))`` with the schedule's ``Opts``.  Out: the same kernel; where it pays, the
+output is cut into blocks (``Opts.block``), operands that the
+rows of a block share are STAGEs at block level (packed: consecutive, in cache), and a long reduction runs over blocks
+whose sum stands in a tile.
+
+The question is asked of the loop nest: which memory does a register tile read that its neighbours along another output
+axis read too, is that more than a cache holds, or does it lie at strides that a cache holds badly.  Never asks what the
+kernel is for.
+"""
+
+from __future__ import annotations
+
+from uopc.blockize.cascades import cascade_blocks
+from uopc.blockize.panels import panels
+from uopc.ops import Ops
+from uopc.runtime.device import Device
+from uopc.uop import UOp, toposort
+
+
+def blockize(root: UOp, machine: Device) -> UOp:
+    """The kernel ``root`` (a SINK), in blocks where they pay."""
+    if any(u.op is Ops.CASCADE for u in toposort(root)):
+        return cascade_blocks(root, machine)
+    return panels(root, machine)

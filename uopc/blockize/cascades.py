@@ -1,0 +1,286 @@
+"""Blocks of a cascade: a block of rows against blocks of the reduced axis, with every value of a block in a tile.
+
+Lanes run along an output axis that all reductions have (the rows), so that whatever is done for each row (the maximum,
+the sum, the correction) is one vector operation, and what does not depend on the row is a broadcast scalar.  Inside a
+block the program is the ordinary one on small shapes; what several reductions share, and what an axis repeats that only
+some of them have, is written to tiles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from uopc._hot.rangeify import Engine
+from uopc.blockize.operands import View, packed, shared_parts
+from uopc.ops import ALU, MOVEMENT, AxisType, KernelInfo, Ops, Tile
+from uopc.rangeify import Ctx, Opts, rangeify
+from uopc.rangeify.context import Idx
+from uopc.rangeify.movement import MOVES
+from uopc.rangeify.values import VALUES
+from uopc.runtime.device import Device
+from uopc.uop import UOp, toposort
+
+# Vectors of rows in a block: two share every broadcast.
+ROW_VECTORS = 2
+# Elements of the reduced axis that a register tile takes at once: with two vectors of rows, 24 accumulators.
+TILE_STEPS = 12
+# Steps at once of a value that is computed from other tiles alone: enough to overlap, few enough to compile fast.
+PLAIN_STEPS = 2
+# Columns of a register tile of a result, likewise; one that divides the result's width is chosen.
+TILE_COLUMNS = (12, 8, 10, 9, 11, 7, 6, 5, 4, 3, 2, 1)
+# The reduced axis is cut so that the tiles of one block fill this part of L1.
+TILE_SHARE = 0.75
+
+
+class _Probe:
+    """A kernel ranged with plain loops, its running and final values taken as given: who asks for what at which
+    index."""
+
+    def __init__(self) -> None:
+        def given(u: UOp, idx: Idx, gate: UOp | None, ctx: Ctx):  # type: ignore[no-untyped-def]
+            return [], lambda _: UOp.const(0.5, u.dtype)
+
+        self.ctx = Ctx()
+        self.ctx.engine = Engine(MOVES, {**VALUES, Ops.STATE: given, Ops.COMPONENT: given}, self.ctx)
+
+    def index(self, shape: tuple[int, ...]) -> Idx:
+        return tuple(self.ctx.range(n, AxisType.LOOP) for n in shape)
+
+    def asked(self, u: UOp) -> list[Idx]:
+        return self.ctx.engine.asked(u)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How a cascade lies in its kernel: for each reduction the output axis that each of its axes is (None: always
+    0)."""
+
+    node: UOp
+    axes: list[tuple[int | None, ...]]
+    rows: int
+
+    @property
+    def everywhere(self) -> set[int]:
+        """The output axes that all reductions have."""
+        sets = [{a for a in axes if a is not None} for axes in self.axes]
+        return set.intersection(*sets)
+
+
+def _positions(idx: Idx, known: dict[UOp, int]) -> tuple[int | None, ...]:
+    """The output axis that each index is; ValueError where it is something else."""
+    out: list[int | None] = []
+    for i in idx:
+        if i.op is Ops.CONST:
+            out.append(None)
+        elif i in known:
+            out.append(known[i])
+        else:
+            raise ValueError(f"a cascade's value is asked for at {i!r}")
+    return tuple(out)
+
+
+def _bodies(node: UOp) -> list[tuple[UOp, UOp | None]]:
+    rest = iter(node.src)
+    return [(next(rest), next(rest) if c.corrected else None) for c in node.arg.components]
+
+
+def _lay_out(body: UOp, node: UOp) -> tuple[_Layout, list[dict[UOp, Idx]]]:
+    """Where each reduction's axes are, following who asks for it: the output, or another reduction's body."""
+    probe = _Probe()
+    idx = probe.index(body.shape)
+    known = {r: a for a, r in enumerate(idx)}
+    rangeify(body, idx, probe.ctx)
+    found: dict[int, tuple[int | None, ...]] = {}
+    for u in toposort(body):
+        if u.op is Ops.COMPONENT and probe.asked(u):
+            found[u.arg.index] = _positions(probe.asked(u)[0], known)
+    bodies = _bodies(node)
+    inside: list[dict[UOp, Idx]] = [{} for _ in bodies]
+    for k in reversed(range(len(bodies))):
+        if k not in found:
+            continue
+        axis = node.arg.components[k].axis
+        mine = _Probe()
+        along = mine.ctx.range(bodies[k][0].shape[axis], AxisType.REDUCE)
+        at = [UOp.const(0) if a is None else idx[a] for a in found[k]]
+        rangeify(bodies[k][0], (*at[:axis], along, *at[axis:]), mine.ctx)
+        for u in toposort(bodies[k][0]):
+            asked = mine.asked(u)
+            if u.op is Ops.STATE and asked:
+                found.setdefault(u.arg.component, _positions(asked[0], known))
+            if len(asked) == 1:
+                inside[k][u] = tuple(UOp.const(-1) if i is along else i for i in asked[0])
+    everywhere = set.intersection(*({a for a in axes if a is not None} for axes in found.values()))
+    rows = max(everywhere, default=-1)
+    return _Layout(node, [found.get(k, ()) for k in range(len(bodies))], rows), inside
+
+
+def _shared(layout: _Layout) -> list[UOp]:
+    """Values of a block that get a tile: what several bodies use and hold a reduction, and what one body repeats."""
+    bodies = [b for b, _ in _bodies(layout.node)]
+    cones = [set(_cone(b)) for b in bodies]
+    uses: dict[UOp, int] = {}
+    for cone in cones:
+        for u in cone:
+            uses[u] = uses.get(u, 0) + 1
+    common = {u for u, n in uses.items() if n > 1 and u.op in ALU | {Ops.REDUCE} and u.shape and _holds_reduce(u)}
+    out = dict.fromkeys(
+        u for u in common if any(u is b for b in bodies) or any(u in p.src for c in cones for p in c if p not in common)
+    )
+    for cone in cones:
+        for u in cone:
+            if u.op is Ops.EXPAND:
+                source = u.src[0]
+                while source.op in MOVEMENT:
+                    source = source.src[0]
+                if source.op in ALU and _holds_reduce(source):
+                    out[source] = None
+    return list(out)
+
+
+def _holds_reduce(u: UOp) -> bool:
+    return any(v.op is Ops.REDUCE for v in _cone(u))
+
+
+def _cone(x: UOp, stop: set[UOp] | None = None) -> list[UOp]:
+    """The nodes of a body down to its first reductions, memory and running values, and not beyond those of ``stop``."""
+    seen: dict[UOp, None] = {}
+    stack = [x]
+    while stack:
+        u = stack.pop()
+        if u not in seen and not (stop and u in stop):
+            seen[u] = None
+            if u.op not in (Ops.REDUCE, Ops.STAGE, Ops.BUFFER, Ops.STATE):
+                stack += u.src
+    return list(seen)
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """The block: rows, lanes, and elements of the reduced axis."""
+
+    rows: int
+    lanes: int
+    steps: int
+
+
+def _tile_of(at: Idx, known: dict[UOp, int], layout: _Layout, u: UOp, sizes: _Sizes, reduced: bool) -> Tile | None:
+    """The tile of a value that is asked for at ``at``: rows last, the reduced axis (-1) as long as a block."""
+    extents: list[int] = []
+    rows = steps = None
+    shape = u.shape
+    for a, (i, n) in enumerate(zip(at, shape)):
+        if i.op is Ops.CONST:
+            steps = a if i.arg == -1 else steps
+            extents.append(-1 if i.arg == -1 else 1)
+        elif known.get(i) == layout.rows:
+            rows = a
+            extents.append(sizes.rows)
+        elif i in known:
+            extents.append(1 if known[i] in layout.everywhere else n)
+        else:
+            return None
+    if rows is None:
+        return None
+    order = (*[a for a in range(len(shape)) if a != rows], rows)
+    upcast = {rows: sizes.rows}
+    if steps is not None:
+        upcast[steps] = TILE_STEPS if reduced else PLAIN_STEPS
+    return Tile(tuple(extents), Opts(upcast, vector=rows, lanes=sizes.lanes), layout=order)
+
+
+def _running(k: int, layout: _Layout, shape: tuple[int, ...], sizes: _Sizes) -> Tile:
+    """The tile of a running value: its rows last, all of the axes that only it has."""
+    axes = layout.axes[k]
+    extents = tuple(
+        sizes.rows if a == layout.rows else 1 if a is None or a in layout.everywhere else n for a, n in zip(axes, shape)
+    )
+    rows = axes.index(layout.rows)
+    upcast = {rows: sizes.rows}
+    own = [x for x, a in enumerate(axes) if extents[x] > 1 and x != rows]
+    if own:
+        upcast[own[-1]] = next(c for c in TILE_COLUMNS if extents[own[-1]] % c == 0)
+    order = (*[x for x in range(len(axes)) if x != rows], rows)
+    return Tile(extents, Opts(upcast, vector=rows, lanes=sizes.lanes), layout=order)
+
+
+def _pack_rows(u: UOp, rows: int, sizes: _Sizes) -> UOp:
+    """A producer's operands that only the rows and its own reduced axes vary: packed once for a block of rows."""
+    x = u.src[0]
+    view = View(x.shape)
+    out: dict[UOp, UOp] = {}
+    others = [a for a in range(len(x.shape)) if a != rows and a not in u.arg.axes and x.shape[a] > 1]
+    for axis in others:
+        for p in shared_parts(x, axis, view):
+            if rows in view.axes(p) and p not in out:
+                out[p] = packed(p, rows, sizes.rows, Opts(vector=rows, lanes=sizes.lanes), view)
+    return u.replace(src=(x.substitute(out),)) if out else u
+
+
+def cascade_blocks(root: UOp, machine: Device) -> UOp:
+    """The kernel ``root`` (a SINK with a CASCADE) in blocks."""
+    target, body = root.src[0].src
+    node = next(u for u in toposort(body) if u.op is Ops.CASCADE)
+    layout, inside = _lay_out(body, node)
+    bodies = _bodies(node)
+    itemsize = max(max(b.dtype.itemsize for b, _ in bodies), 4)
+    lanes = max(1, min(machine.vector_bytes // itemsize, _power_of_two(body.shape[layout.rows])))
+    rows = lanes * (ROW_VECTORS if body.shape[layout.rows] >= ROW_VECTORS * lanes else 1)
+    shared = _shared(layout)
+    length = bodies[0][0].shape[node.arg.components[0].axis]
+    fits = int(machine.l1d * TILE_SHARE / (rows * itemsize * max(len(shared), 1)))
+    sizes = _Sizes(rows, lanes, min(length, max(fits // TILE_STEPS * TILE_STEPS, TILE_STEPS)))
+    idx = {i: a for k in inside for at in k.values() for i in at if i.op is Ops.RANGE for a in [i.arg.id]}
+    staged: dict[UOp, Tile] = {}
+    for k in inside:
+        for u in shared:
+            if u in k and u not in staged:
+                reduced = any(v.op is Ops.REDUCE for v in _cone(u, set(shared) - {u}))
+                tile = _tile_of(k[u], idx, layout, u, sizes, reduced)
+                if tile is not None:
+                    staged[u] = tile
+    made = _with_stages(node, staged, layout, inside, sizes, idx)
+    components = tuple(
+        c._replace(tile=_running(k, layout, tuple(n for a, n in enumerate(b.shape) if a != c.axis), sizes))
+        if layout.axes[k]
+        else c
+        for k, (c, (b, _)) in enumerate(zip(node.arg.components, bodies))
+    )
+    made = made.replace(arg=node.arg._replace(components=components, block=sizes.steps))
+    block = {a: rows if a == layout.rows else 1 if a in layout.everywhere else n for a, n in enumerate(body.shape)}
+    threads = tuple(a for a in range(len(body.shape)) if a in layout.everywhere)
+    opts = Opts({layout.rows: rows}, thread=threads, vector=layout.rows, lanes=lanes, block=block)
+    store = root.src[0].replace(src=(target, body.substitute({node: made})))
+    return root.replace(src=(store,), arg=KernelInfo(root.arg.name, opts))
+
+
+def _with_stages(
+    node: UOp,
+    staged: dict[UOp, Tile],
+    layout: _Layout,
+    inside: list[dict[UOp, Idx]],
+    sizes: _Sizes,
+    known: dict[UOp, int],
+) -> UOp:
+    """The CASCADE with its shared values in tiles, and the rows' operands of their producers packed."""
+    packs: dict[UOp, UOp] = {}
+    for k in inside:
+        for u, at in k.items():
+            if u.op is Ops.REDUCE and u not in packs:
+                rows = [a for a, i in enumerate(at) if known.get(i) == layout.rows]
+                # the axis of the operand's shape that the rows are
+                kept = [a for a in range(len(u.src[0].shape)) if a not in u.arg.axes]
+                if rows:
+                    packs[u] = _pack_rows(u, kept[rows[0]], sizes)
+    memo: dict[UOp, UOp] = {}
+    for u in toposort(node):
+        src = tuple(memo[s] for s in u.src)
+        new = u if src == u.src else u.replace(src=src)
+        if u in packs and src == u.src:
+            new = packs[u]
+        memo[u] = UOp(Ops.STAGE, (new,), staged[u]) if u in staged else new
+    return memo[node]
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << (max(n, 1).bit_length() - 1)

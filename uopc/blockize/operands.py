@@ -1,0 +1,62 @@
+"""The operands of a block: which parts of a value vary along which axes, and how such a part gets a tile."""
+
+from __future__ import annotations
+
+from uopc.ops import ALU, AxisType, Ops, Tile
+from uopc.rangeify import Ctx, Opts, rangeify
+from uopc.uop import UOp, toposort
+
+
+class View:
+    """Which axes of a tensor node its value depends on: the node ranged with one plain loop an axis."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.ctx = Ctx()
+        self.idx = tuple(self.ctx.range(n, AxisType.LOOP) for n in shape)
+
+    def axes(self, u: UOp) -> set[int]:
+        """The axes that the value of ``u`` varies along."""
+        ranges = rangeify(u, self.idx, self.ctx).ranges
+        return {a for a, r in enumerate(self.idx) if r in ranges}
+
+    def step(self, u: UOp, axis: int) -> int:
+        """The longest step, in bytes, of an address in ``u`` along ``axis``."""
+        value = rangeify(u, self.idx, self.ctx)
+        zero = {r: UOp.const(0) for r in self.idx}
+        one = {**zero, self.idx[axis]: UOp.const(1)}
+        out = 0
+        for load in toposort(value):
+            if load.op is Ops.LOAD:
+                at = load.src[0].src[1]
+                far = self.ctx.simplify(at.substitute(one) - at.substitute(zero))
+                out = max(out, abs(far.arg) * load.dtype.itemsize if far.op is Ops.CONST else 0)
+        return out
+
+
+def shared_parts(x: UOp, rows: int, view: View) -> list[UOp]:
+    """The largest parts of a reduced value that do not vary along the rows: computed or read once for all of them."""
+    out: dict[UOp, None] = {}
+    stack = [x]
+    while stack:
+        u = stack.pop()
+        if u.shape != x.shape:
+            continue
+        if rows not in view.axes(u):
+            out[u] = None
+        elif u.op in ALU:
+            stack += u.src
+    return list(out)
+
+
+def packed(u: UOp, lanes: int, width: int, opts: Opts, view: View) -> UOp:
+    """``u`` (at the shape of a reduced value) read from a tile in which the axis of the lanes is consecutive."""
+    shape = u.shape
+    varies = view.axes(u)
+    once = tuple((0, n) if a in varies else (0, 1) for a, n in enumerate(shape))
+    order = (*[a for a in range(len(shape)) if a != lanes], lanes)
+    back = tuple(order.index(a) for a in range(len(shape)))
+    last = len(shape) - 1
+    extents = tuple(width if a == lanes else shape[a] if a == last and a in varies else 1 for a in order)
+    fill = Opts({last: width}, vector=last, lanes=opts.lanes)
+    small = UOp(Ops.PERMUTE, (UOp(Ops.SHRINK, (u,), once),), order)
+    return UOp(Ops.EXPAND, (UOp(Ops.PERMUTE, (UOp(Ops.STAGE, (small,), Tile(extents, fill)),), back),), shape)
