@@ -233,3 +233,5 @@ def test_attention_refusals():
     ):  # fmt: skip
         with pytest.raises(error, match=message):
             attempt()
+    with pytest.raises(TypeError, match="attn_mask is a bool or float Tensor or array, not bool"):
+        sdpa(q, k, k, True)

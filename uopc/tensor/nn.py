@@ -160,11 +160,11 @@ class NN(Contraction):
         scale: 1/sqrt(E) by default.  enable_gqa: groups of query heads (axis -3) share a head of key and value.
         ValueError for shapes, for a mask beside is_causal, and for dropout; TypeError for dtypes.
         """
-        return self._of(
-            attention(
-                self.uop, graph_of(key), graph_of(value), graph_of(attn_mask), dropout_p, is_causal, scale, enable_gqa
-            )
-        )
+        mask = graph_of(attn_mask)
+        if mask is None and attn_mask is not None:
+            raise TypeError(f"attn_mask is a bool or float Tensor or array, not {type(attn_mask).__name__}")
+        k, v = graph_of(key), graph_of(value)
+        return self._of(attention(self.uop, k, v, mask, dropout_p, is_causal, scale, enable_gqa))
 
 
 def resolution(dtype: DType) -> float:
