@@ -187,17 +187,20 @@ cdef UOp find(uint64_t h, int code, DInfo info, tuple src, object arg, uint64_t*
     """The living node with these parts, or None: then ``free_slot`` is where it belongs, until the table changes."""
     cdef uint64_t i = h & table_mask, version
     cdef UOp u
+    cdef list rejected = None
     while table[i].node != NULL:
         if table[i].h == h:
             u = <UOp>table[i].node
-            if u.code == code and u.info is info and same_sources(u.src, src):
+            if u.code == code and u.info is info and same_sources(u.src, src) and (rejected is None or u not in rejected):
                 if u.arg is arg:
                     return u
                 version = table_version
                 if same_arg(u.arg, arg):
                     return u
-                if version != table_version:  # the comparison ran Python code: start again
-                    return find(h, code, info, src, arg, free_slot)
+                if version != table_version:  # the comparison ran Python code: start again, without this one
+                    rejected = [u] if rejected is None else rejected + [u]
+                    i = h & table_mask
+                    continue
         i = (i + 1) & table_mask
     free_slot[0] = i
     return None
