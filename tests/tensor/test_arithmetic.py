@@ -179,10 +179,22 @@ def test_shapes_that_do_not_broadcast():
 def test_refused_types():
     t, b = Tensor(sample("float32")), Tensor(sample("bool"))
     for attempt in (
-        lambda: b - b, lambda: b - True, lambda: -b, lambda: t & 1, lambda: ~t, lambda: t << 1, lambda: t + "a", lambda:
-        t + None, lambda: t.maximum("a"), lambda: t.masked_fill(t, 0.0), lambda: t + 1j, lambda: t + np.array(["a"]),
-        lambda: t + np.array([1j]), lambda: t < "a", lambda: b.where("a", 1),
-    ):  # fmt: skip
+        lambda: b - b,
+        lambda: b - True,
+        lambda: -b,
+        lambda: t & 1,
+        lambda: ~t,
+        lambda: t << 1,
+        lambda: t + "a",
+        lambda: t + None,
+        lambda: t.maximum("a"),
+        lambda: t.masked_fill(t, 0.0),
+        lambda: t + 1j,
+        lambda: t + np.array(["a"]),
+        lambda: t + np.array([1j]),
+        lambda: t < "a",
+        lambda: b.where("a", 1),
+    ):
         with pytest.raises(TypeError):
             attempt()
     with pytest.raises(TypeError, match="complex128 is not supported; accepted are bool_, int8"):

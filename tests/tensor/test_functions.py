@@ -11,9 +11,18 @@ from tensors import ALL, FLOATS, same, same_all, sample, special
 from uopc import Tensor, dtypes
 
 FLOAT_FUNCTIONS = {
-    "sqrt": np.sqrt, "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log2": np.log2, "log1p":
-    np.log1p, "sin": np.sin, "cos": np.cos, "tan": np.tan, "tanh": np.tanh,
-}  # fmt: skip
+    "sqrt": np.sqrt,
+    "exp": np.exp,
+    "exp2": np.exp2,
+    "expm1": np.expm1,
+    "log": np.log,
+    "log2": np.log2,
+    "log1p": np.log1p,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tan": np.tan,
+    "tanh": np.tanh,
+}
 erf = np.vectorize(math.erf)
 
 

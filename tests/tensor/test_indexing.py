@@ -20,11 +20,31 @@ def t(request):
 
 
 BASIC = [
-    np.s_[0], np.s_[-1], np.s_[1:3], np.s_[::2], np.s_[::-1], np.s_[4:0:-2], np.s_[-2:], np.s_[10:], np.s_[:, 1:1],
-    np.s_[3:1], np.s_[...], np.s_[..., 0], np.s_[0, ..., 1], np.s_[None], np.s_[:, None, 1], np.s_[..., None], np.s_[2,
-    1, 0], np.s_[::3, ::-1, -1], np.s_[:, :, ::-2], np.s_[-100:100], np.s_[np.int64(2)], np.s_[()], np.s_[0, None, 0,
-    None, 0], np.s_[1::-1],
-]  # fmt: skip
+    np.s_[0],
+    np.s_[-1],
+    np.s_[1:3],
+    np.s_[::2],
+    np.s_[::-1],
+    np.s_[4:0:-2],
+    np.s_[-2:],
+    np.s_[10:],
+    np.s_[:, 1:1],
+    np.s_[3:1],
+    np.s_[...],
+    np.s_[..., 0],
+    np.s_[0, ..., 1],
+    np.s_[None],
+    np.s_[:, None, 1],
+    np.s_[..., None],
+    np.s_[2, 1, 0],
+    np.s_[::3, ::-1, -1],
+    np.s_[:, :, ::-2],
+    np.s_[-100:100],
+    np.s_[np.int64(2)],
+    np.s_[()],
+    np.s_[0, None, 0, None, 0],
+    np.s_[1::-1],
+]
 
 
 @pytest.mark.parametrize("key", BASIC, ids=str)
@@ -46,11 +66,30 @@ def test_slices_of_slices(data):
 
 I, J = np.array([[0, 2], [-1, 3]]), np.array([1, -2])
 ADVANCED = [
-    (I,), (slice(None), I % 4), (I, J), (I, slice(1, 3)), (I, slice(None), J), (slice(None), J, J), (Ellipsis, J), (J,
-    Ellipsis, J), (None, J), (J, None, J), (0, J), (J, 0), (0, slice(None), J), (slice(None, None, 2), J), (J, J, J),
-    (slice(None), J, Ellipsis, 0), (J, slice(None, None, -1), 0), (None, 1, None, J), (np.zeros((0, 2), int),),
-    (np.array(3),), (np.array(3), J), (I.astype(np.uint8) % 4,), (slice(0, 0), J),
-]  # fmt: skip
+    (I,),
+    (slice(None), I % 4),
+    (I, J),
+    (I, slice(1, 3)),
+    (I, slice(None), J),
+    (slice(None), J, J),
+    (Ellipsis, J),
+    (J, Ellipsis, J),
+    (None, J),
+    (J, None, J),
+    (0, J),
+    (J, 0),
+    (0, slice(None), J),
+    (slice(None, None, 2), J),
+    (J, J, J),
+    (slice(None), J, Ellipsis, 0),
+    (J, slice(None, None, -1), 0),
+    (None, 1, None, J),
+    (np.zeros((0, 2), int),),
+    (np.array(3),),
+    (np.array(3), J),
+    (I.astype(np.uint8) % 4,),
+    (slice(0, 0), J),
+]
 
 
 @pytest.mark.parametrize("key", ADVANCED, ids=str)

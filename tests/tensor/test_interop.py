@@ -26,12 +26,20 @@ def test_arrays_are_read_in_place(dtype):
 
 
 LAYOUTS = {
-    "transposed": lambda a: a.T, "reversed": lambda a: a[::-1, ::-1], "steps": lambda a: a[1::2, ::3], "column": lambda
-    a: a[:, 1], "broadcast": lambda a: np.broadcast_to(a[:, :1], (6, 8)), "zero strides": lambda a:
-    np.broadcast_to(a[:1, :1], (2, 3)), "empty": lambda a: a[:0], "empty column": lambda a: a[3:3, ::2], "fortran":
-    np.asfortranarray, "one": lambda a: a[2:3, ::-1][:, 4:5], "diagonal": np.diagonal, "new axes": lambda a: a[None,
-    ::2, None], "negative and zero": lambda a: np.broadcast_to(a[::-2, None, 3], (3, 4)),
-}  # fmt: skip
+    "transposed": lambda a: a.T,
+    "reversed": lambda a: a[::-1, ::-1],
+    "steps": lambda a: a[1::2, ::3],
+    "column": lambda a: a[:, 1],
+    "broadcast": lambda a: np.broadcast_to(a[:, :1], (6, 8)),
+    "zero strides": lambda a: np.broadcast_to(a[:1, :1], (2, 3)),
+    "empty": lambda a: a[:0],
+    "empty column": lambda a: a[3:3, ::2],
+    "fortran": np.asfortranarray,
+    "one": lambda a: a[2:3, ::-1][:, 4:5],
+    "diagonal": np.diagonal,
+    "new axes": lambda a: a[None, ::2, None],
+    "negative and zero": lambda a: np.broadcast_to(a[::-2, None, 3], (3, 4)),
+}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -117,10 +125,26 @@ def test_buffers_and_array_protocols():
 
 
 @pytest.mark.parametrize(
-    "data", [None, "abc", 1j, object(), {"a": 1}, {1, 2}, np.array([1j]), np.array(["a"]), np.array([None]), [None],
-    ["a"], [2**70], np.array(0, "M8[s]"), np.zeros(2, [("a", "i4")]), np.ma.masked_array([1, 2], [0, 1])], ids=lambda d:
-    f"{type(d).__name__}-{getattr(d, 'dtype', '')}",
-)  # fmt: skip
+    "data",
+    [
+        None,
+        "abc",
+        1j,
+        object(),
+        {"a": 1},
+        {1, 2},
+        np.array([1j]),
+        np.array(["a"]),
+        np.array([None]),
+        [None],
+        ["a"],
+        [2**70],
+        np.array(0, "M8[s]"),
+        np.zeros(2, [("a", "i4")]),
+        np.ma.masked_array([1, 2], [0, 1]),
+    ],
+    ids=lambda d: f"{type(d).__name__}-{getattr(d, 'dtype', '')}",
+)
 def test_refusals_name_the_type_and_what_is_accepted(data):
     with pytest.raises(TypeError, match=r"accepted|masked"):
         Tensor(data)
@@ -161,10 +185,13 @@ def test_numbers():
     assert bool(Tensor([0.0])) is False
     assert [10, 20][Tensor(1)] == 20
     for attempt, error in (
-        (lambda: bool(Tensor([1, 2])), ValueError), (lambda: bool(Tensor([])), ValueError), (lambda: float(Tensor([1,
-        2])), TypeError), (lambda: [1, 2][Tensor([1])], TypeError), (lambda: [1, 2][Tensor(1.0)], TypeError), (lambda:
-        len(Tensor(1)), TypeError),
-    ):  # fmt: skip
+        (lambda: bool(Tensor([1, 2])), ValueError),
+        (lambda: bool(Tensor([])), ValueError),
+        (lambda: float(Tensor([1, 2])), TypeError),
+        (lambda: [1, 2][Tensor([1])], TypeError),
+        (lambda: [1, 2][Tensor(1.0)], TypeError),
+        (lambda: len(Tensor(1)), TypeError),
+    ):
         with pytest.raises(error):
             attempt()
     with pytest.raises(ValueError, match=r"shape \(2,\) is ambiguous"):

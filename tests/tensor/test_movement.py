@@ -129,9 +129,11 @@ def test_pad(t):
     same(t.float().pad((0, 1), -np.inf)[..., -1], np.full((2, 3), -np.inf, np.float32))
     assert t.pad((0, 0)) is t
     for wrong, message in (
-        ((1,), "two numbers an axis"), (((1, 1),), "pair for each of the 3 axes"), ((-1, 0), "negative padding"),
+        ((1,), "two numbers an axis"),
+        (((1, 1),), "pair for each of the 3 axes"),
+        ((-1, 0), "negative padding"),
         (((1, 1, 1),) * 3, "pair"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ValueError, match=message):
             t.pad(wrong)
     with pytest.raises(TypeError, match=r"int32 by 0\.5"):

@@ -220,17 +220,23 @@ def test_attention_refusals():
     q, k = Tensor.zeros(2, 4, 8), Tensor.zeros(2, 5, 8)
     sdpa = uopc.scaled_dot_product_attention
     for attempt, error, message in (
-        (lambda: sdpa(q, Tensor.zeros(2, 5, 7), k), ValueError, r"\(2, 4, 8\), \(2, 5, 7\) and \(2, 5, 8\)"), (lambda:
-        sdpa(q, k, Tensor.zeros(2, 6, 8)), ValueError, r"\(\.\.\., S, V\)"), (lambda: sdpa(Tensor.zeros(8), k, k),
-        ValueError, r"\(8,\)"), (lambda: sdpa(q, k, k, dropout_p=0.1), ValueError, "dropout_p=0.1"), (lambda: sdpa(q, k,
-        k, Tensor.ones(4, 5, dtype="bool"), is_causal=True), ValueError, "beside is_causal"), (lambda: sdpa(q, k, k,
-        Tensor.ones(4, 5, dtype="int8")), TypeError, "attn_mask is bool or float, not int8"), (lambda: sdpa(q, k, k,
-        Tensor.zeros(4, 4)), ValueError, "broadcast"), (lambda: sdpa(q, k, k, Tensor.zeros(3, 2, 4, 5)), ValueError,
-        "does not broadcast to scores"), (lambda: sdpa(q.long(), k.long(), k.long()), TypeError, "int64"), (lambda:
-        sdpa(q, None, k), TypeError, "query, key and value"), (lambda: sdpa(q[:, None], k[:, None], k[:, None].expand(2,
-        3, 5, 8), enable_gqa=True), ValueError, "multiple"), (lambda: sdpa(Tensor.zeros(3, 4, 8), Tensor.zeros(2, 5, 8),
-        Tensor.zeros(2, 5, 8), enable_gqa=True), ValueError, "multiple"),
-    ):  # fmt: skip
+        (lambda: sdpa(q, Tensor.zeros(2, 5, 7), k), ValueError, r"\(2, 4, 8\), \(2, 5, 7\) and \(2, 5, 8\)"),
+        (lambda: sdpa(q, k, Tensor.zeros(2, 6, 8)), ValueError, r"\(\.\.\., S, V\)"),
+        (lambda: sdpa(Tensor.zeros(8), k, k), ValueError, r"\(8,\)"),
+        (lambda: sdpa(q, k, k, dropout_p=0.1), ValueError, "dropout_p=0.1"),
+        (lambda: sdpa(q, k, k, Tensor.ones(4, 5, dtype="bool"), is_causal=True), ValueError, "beside is_causal"),
+        (lambda: sdpa(q, k, k, Tensor.ones(4, 5, dtype="int8")), TypeError, "attn_mask is bool or float, not int8"),
+        (lambda: sdpa(q, k, k, Tensor.zeros(4, 4)), ValueError, "broadcast"),
+        (lambda: sdpa(q, k, k, Tensor.zeros(3, 2, 4, 5)), ValueError, "does not broadcast to scores"),
+        (lambda: sdpa(q.long(), k.long(), k.long()), TypeError, "int64"),
+        (lambda: sdpa(q, None, k), TypeError, "query, key and value"),
+        (lambda: sdpa(q[:, None], k[:, None], k[:, None].expand(2, 3, 5, 8), enable_gqa=True), ValueError, "multiple"),
+        (
+            lambda: sdpa(Tensor.zeros(3, 4, 8), Tensor.zeros(2, 5, 8), Tensor.zeros(2, 5, 8), enable_gqa=True),
+            ValueError,
+            "multiple",
+        ),
+    ):
         with pytest.raises(error, match=message):
             attempt()
     with pytest.raises(TypeError, match="attn_mask is a bool or float Tensor or array, not bool"):

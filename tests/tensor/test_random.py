@@ -88,9 +88,18 @@ def test_normal(dtype):
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "dtype"), [(0, 10, None), (-5, 5, "int8"), (0, 256, "uint8"), (3, 4, "int32"), (-(2**31), 2**31,
-    "int32"), (0, 2**40, "int64"), (0, 2**64, "uint64"), (-(2**63), 2**63, "int64")],
-)  # fmt: skip
+    ("low", "high", "dtype"),
+    [
+        (0, 10, None),
+        (-5, 5, "int8"),
+        (0, 256, "uint8"),
+        (3, 4, "int32"),
+        (-(2**31), 2**31, "int32"),
+        (0, 2**40, "int64"),
+        (0, 2**64, "uint64"),
+        (-(2**63), 2**63, "int64"),
+    ],
+)
 def test_integers(low, high, dtype):
     uopc.manual_seed(0)
     t = Tensor.randint(5000, low=low, high=high, dtype=dtype)
