@@ -254,7 +254,7 @@ class _Split:
         if body.op in (Ops.STACK, Ops.CAT):
             self.write_parts(out, body)
         else:
-            self.call([(out, body)], 0)
+            self.call([_at_root(out, body)], 0)
 
     def write_parts(self, out: UOp, body: UOp) -> None:
         """A STACK or CAT source by source: runs of sources of one shape share a kernel."""
@@ -302,6 +302,18 @@ class _Split:
         kernel = compile_kernel(root.substitute(slots).replace(arg=named), self.settings)
         places = tuple((self.numbers[u], offset if u is out else 0) for u in buffers)
         self.calls.append(Call(kernel, places))
+
+
+def _at_root(target: UOp, body: UOp) -> tuple[UOp, UOp]:
+    """A store without movement at its root: what reorders the value reorders the place that it is written to instead."""
+    while body.op in (Ops.RESHAPE, Ops.PERMUTE):
+        if body.op is Ops.RESHAPE:
+            target = UOp(Ops.RESHAPE, (target,), body.src[0].shape)
+        else:
+            back = tuple(sorted(range(len(body.arg)), key=body.arg.__getitem__))
+            target = UOp(Ops.PERMUTE, (target,), back)
+        body = body.src[0]
+    return target, body
 
 
 def _name(root: UOp, shape: tuple[int, ...]) -> str:

@@ -8,7 +8,7 @@ some of them have, is written to tiles.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from uopc._hot.rangeify import Engine
 from uopc.blockize.operands import View, packed, shared_parts
@@ -22,6 +22,8 @@ from uopc.uop import UOp, toposort
 
 # Vectors of rows in a block: two share every broadcast.
 ROW_VECTORS = 2
+# Fewer rows than this are no axis for lanes if another one has more.
+LEAST_ROWS = 8
 # Elements of the reduced axis that a register tile takes at once: with two vectors of rows, 24 accumulators.
 TILE_STEPS = 12
 # Steps at once of a value that is computed from other tiles alone: enough to overlap, few enough to compile fast.
@@ -56,14 +58,9 @@ class _Layout:
     0)."""
 
     node: UOp
-    axes: list[tuple[int | None, ...]]
-    rows: int
-
-    @property
-    def everywhere(self) -> set[int]:
-        """The output axes that all reductions have."""
-        sets = [{a for a in axes if a is not None} for axes in self.axes]
-        return set.intersection(*sets)
+    axes: list[tuple[int | None, ...] | None]  # None: nobody asks for it
+    everywhere: set[int]  # the output axes that all reductions have
+    rows: int | None = None  # the one that lanes run along
 
 
 def _positions(idx: Idx, known: dict[UOp, int]) -> tuple[int | None, ...]:
@@ -111,8 +108,7 @@ def _lay_out(body: UOp, node: UOp) -> tuple[_Layout, list[dict[UOp, Idx]]]:
             if len(asked) == 1:
                 inside[k][u] = tuple(UOp.const(-1) if i is along else i for i in asked[0])
     everywhere = set.intersection(*({a for a in axes if a is not None} for axes in found.values()))
-    rows = max(everywhere, default=-1)
-    return _Layout(node, [found.get(k, ()) for k in range(len(bodies))], rows), inside
+    return _Layout(node, [found.get(k) for k in range(len(bodies))], everywhere), inside
 
 
 def _shared(layout: _Layout) -> list[UOp]:
@@ -173,35 +169,41 @@ def _tile_of(at: Idx, known: dict[UOp, int], layout: _Layout, u: UOp, sizes: _Si
         if i.op is Ops.CONST:
             steps = a if i.arg == -1 else steps
             extents.append(-1 if i.arg == -1 else 1)
-        elif known.get(i) == layout.rows:
+        elif layout.rows is not None and known.get(i) == layout.rows:
             rows = a
             extents.append(sizes.rows)
         elif i in known:
             extents.append(1 if known[i] in layout.everywhere else n)
         else:
             return None
-    if rows is None:
-        return None
-    order = (*[a for a in range(len(shape)) if a != rows], rows)
-    upcast = {rows: sizes.rows}
+    upcast = {} if rows is None else {rows: sizes.rows}
     if steps is not None:
         upcast[steps] = TILE_STEPS if reduced else PLAIN_STEPS
-    return Tile(tuple(extents), Opts(upcast, vector=rows, lanes=sizes.lanes), layout=order)
+    return _rows_last(tuple(extents), rows, upcast, sizes)
+
+
+def _rows_last(extents: tuple[int, ...], rows: int | None, upcast: dict[int, int], sizes: _Sizes) -> Tile:
+    """A tile in whose memory the rows are neighbours."""
+    if rows is None:
+        return Tile(extents, Opts(upcast))
+    order = (*[a for a in range(len(extents)) if a != rows], rows)
+    return Tile(extents, Opts(upcast, vector=rows, lanes=sizes.lanes), layout=order)
 
 
 def _running(k: int, layout: _Layout, shape: tuple[int, ...], sizes: _Sizes) -> Tile:
     """The tile of a running value: its rows last, all of the axes that only it has."""
     axes = layout.axes[k]
+    assert axes is not None
     extents = tuple(
-        sizes.rows if a == layout.rows else 1 if a is None or a in layout.everywhere else n for a, n in zip(axes, shape)
+        sizes.rows if a == layout.rows and a is not None else 1 if a is None or a in layout.everywhere else n
+        for a, n in zip(axes, shape)
     )
-    rows = axes.index(layout.rows)
-    upcast = {rows: sizes.rows}
+    rows = axes.index(layout.rows) if layout.rows in axes and layout.rows is not None else None
+    upcast = {} if rows is None else {rows: sizes.rows}
     own = [x for x, a in enumerate(axes) if extents[x] > 1 and x != rows]
     if own:
         upcast[own[-1]] = next(c for c in TILE_COLUMNS if extents[own[-1]] % c == 0)
-    order = (*[x for x in range(len(axes)) if x != rows], rows)
-    return Tile(extents, Opts(upcast, vector=rows, lanes=sizes.lanes), layout=order)
+    return _rows_last(extents, rows, upcast, sizes)
 
 
 def _pack_rows(u: UOp, rows: int, sizes: _Sizes) -> UOp:
@@ -218,40 +220,53 @@ def _pack_rows(u: UOp, rows: int, sizes: _Sizes) -> UOp:
 
 
 def cascade_blocks(root: UOp, machine: Device) -> UOp:
-    """The kernel ``root`` (a SINK with a CASCADE) in blocks."""
+    """The kernel ``root`` (a SINK with CASCADEs) in blocks."""
     target, body = root.src[0].src
-    node = next(u for u in toposort(body) if u.op is Ops.CASCADE)
-    layout, inside = _lay_out(body, node)
-    bodies = _bodies(node)
-    itemsize = max(max(b.dtype.itemsize for b, _ in bodies), 4)
-    lanes = max(1, min(machine.vector_bytes // itemsize, _power_of_two(body.shape[layout.rows])))
-    rows = lanes * (ROW_VECTORS if body.shape[layout.rows] >= ROW_VECTORS * lanes else 1)
-    shared = _shared(layout)
-    length = bodies[0][0].shape[node.arg.components[0].axis]
-    fits = int(machine.l1d * TILE_SHARE / (rows * itemsize * max(len(shared), 1)))
-    sizes = _Sizes(rows, lanes, min(length, max(fits // TILE_STEPS * TILE_STEPS, TILE_STEPS)))
-    idx = {i: a for k in inside for at in k.values() for i in at if i.op is Ops.RANGE for a in [i.arg.id]}
+    nodes = [u for u in toposort(body) if u.op is Ops.CASCADE]
+    found = [_lay_out(body, node) for node in nodes]
+    everywhere = set.intersection(*(layout.everywhere for layout, _ in found))
+    rows = max(everywhere, key=lambda a: (body.shape[a] >= LEAST_ROWS, a), default=None)
+    layouts = [(replace(layout, everywhere=everywhere, rows=rows), inside) for layout, inside in found]
+    sizes = _sizes(body, rows, layouts, machine)
+    made = {layout.node: _blocked(layout, inside, sizes, machine) for layout, inside in layouts}
+    block = {a: sizes.rows if a == rows else 1 if a in everywhere else n for a, n in enumerate(body.shape)}
+    threads = tuple(a for a in range(len(body.shape)) if a in everywhere)
+    upcast = {} if rows is None else {rows: sizes.rows}
+    opts = Opts(upcast, thread=threads or None, vector=rows, lanes=sizes.lanes, block=block)
+    store = root.src[0].replace(src=(target, body.substitute(made)))
+    return root.replace(src=(store,), arg=KernelInfo(root.arg.name, opts))
+
+
+def _sizes(body: UOp, rows: int | None, layouts: list[tuple[_Layout, list[dict[UOp, Idx]]]], machine: Device) -> _Sizes:
+    """Rows that fill vectors, and as much of the reduced axis as the first-level cache holds of all tiles."""
+    itemsize = max(max(b.dtype.itemsize, 4) for layout, _ in layouts for b, _ in _bodies(layout.node))
+    size = 1 if rows is None else body.shape[rows]
+    lanes = max(1, min(machine.vector_bytes // itemsize, _power_of_two(size)))
+    block = lanes * (ROW_VECTORS if size >= ROW_VECTORS * lanes else 1)
+    tiles = max(len(_shared(layout)) for layout, _ in layouts)
+    fits = int(machine.l1d * TILE_SHARE / (block * itemsize * max(tiles, 1)))
+    return _Sizes(block, lanes, max(fits // TILE_STEPS * TILE_STEPS, TILE_STEPS))
+
+
+def _blocked(layout: _Layout, inside: list[dict[UOp, Idx]], sizes: _Sizes, machine: Device) -> UOp:
+    """One CASCADE with its tiles."""
+    node, bodies, shared = layout.node, _bodies(layout.node), _shared(layout)
+    known = {i: i.arg.id for k in inside for at in k.values() for i in at if i.op is Ops.RANGE}
     staged: dict[UOp, Tile] = {}
     for k in inside:
         for u in shared:
             if u in k and u not in staged:
                 reduced = any(v.op is Ops.REDUCE for v in _cone(u, set(shared) - {u}))
-                tile = _tile_of(k[u], idx, layout, u, sizes, reduced)
+                tile = _tile_of(k[u], known, layout, u, sizes, reduced)
                 if tile is not None:
                     staged[u] = tile
-    made = _with_stages(node, staged, layout, inside, sizes, idx)
-    components = tuple(
-        c._replace(tile=_running(k, layout, tuple(n for a, n in enumerate(b.shape) if a != c.axis), sizes))
-        if layout.axes[k]
-        else c
-        for k, (c, (b, _)) in enumerate(zip(node.arg.components, bodies))
-    )
-    made = made.replace(arg=node.arg._replace(components=components, block=sizes.steps))
-    block = {a: rows if a == layout.rows else 1 if a in layout.everywhere else n for a, n in enumerate(body.shape)}
-    threads = tuple(a for a in range(len(body.shape)) if a in layout.everywhere)
-    opts = Opts({layout.rows: rows}, thread=threads, vector=layout.rows, lanes=lanes, block=block)
-    store = root.src[0].replace(src=(target, body.substitute({node: made})))
-    return root.replace(src=(store,), arg=KernelInfo(root.arg.name, opts))
+    made = _with_stages(node, staged, layout, inside, sizes, known)
+    components = []
+    for k, (c, (b, _)) in enumerate(zip(node.arg.components, bodies)):
+        shape = tuple(n for a, n in enumerate(b.shape) if a != c.axis)
+        components.append(c._replace(tile=_running(k, layout, shape, sizes)) if layout.axes[k] is not None else c)
+    length = bodies[0][0].shape[node.arg.components[0].axis]
+    return made.replace(arg=node.arg._replace(components=tuple(components), block=min(sizes.steps, length)))
 
 
 def _with_stages(
@@ -267,7 +282,7 @@ def _with_stages(
     for k in inside:
         for u, at in k.items():
             if u.op is Ops.REDUCE and u not in packs:
-                rows = [a for a, i in enumerate(at) if known.get(i) == layout.rows]
+                rows = [a for a, i in enumerate(at) if layout.rows is not None and known.get(i) == layout.rows]
                 # the axis of the operand's shape that the rows are
                 kept = [a for a in range(len(u.src[0].shape)) if a not in u.arg.axes]
                 if rows:
