@@ -21,6 +21,7 @@ except ImportError:
 
 FOLDER = "kernels"
 SUFFIX = ".so"
+NOTE = ".note"
 ASIDE = ".tmp"
 LOCK = "lock"
 MAGIC = b"uopc-so1"
@@ -89,6 +90,51 @@ class DiskCache:
     def load(self, key: str) -> str | None:
         """The path of a kernel whose file is whole, else None.  A damaged file is removed."""
         name = key + SUFFIX
+        return os.path.join(self.path, name) if self._read(name) is not None else None
+
+    def store(self, key: str, image: bytes, *others: str) -> str | None:
+        """Keep a kernel, or several in one library under the key of each.
+
+        Returns a path, or None if that was not possible.
+        """
+        if not self._write(key + SUFFIX, image):
+            return None
+        for other in others:
+            try:
+                os.link(key + SUFFIX, other + SUFFIX, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+            except FileExistsError:
+                pass  # made meanwhile, as good as this one
+            except OSError:  # a file system without links
+                self._write(other + SUFFIX, image)
+        return os.path.join(self.path, key + SUFFIX)
+
+    def note(self, key: str) -> bytes | None:
+        """What was kept with `keep_note`, else None."""
+        return self._read(key + NOTE)
+
+    def keep_note(self, key: str, data: bytes) -> None:
+        """Keep a few bytes that belong to no kernel alone: a plan, or what a compiler said of itself."""
+        self._write(key + NOTE, data)
+
+    def _write(self, name: str, image: bytes) -> bool:
+        """Aside, then renamed.  False if that was not possible."""
+        self._asides += 1
+        aside = f"{name}.{os.getpid()}.{self._asides}{ASIDE}"
+        data = image + _trailer(image)
+        if len(data) > self.limit:
+            return False
+        try:
+            with open(aside, "xb", opener=self._opener) as file:
+                file.write(data)
+            os.replace(aside, name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        except OSError:
+            self._remove(aside)
+            return False
+        self._account(len(data))
+        return True
+
+    def _read(self, name: str) -> bytes | None:
+        """The content of a file that is whole, else None.  A damaged file is removed."""
         try:
             with open(name, "rb", opener=self._opener) as file:
                 data = file.read()
@@ -99,24 +145,7 @@ class DiskCache:
             return None
         with suppress(OSError):
             os.utime(name, dir_fd=self._folder)  # the time of last use, for eviction
-        return os.path.join(self.path, name)
-
-    def store(self, key: str, image: bytes) -> str | None:
-        """Keep a kernel.  Returns its path, or None if that was not possible."""
-        self._asides += 1
-        aside = f"{key}.{os.getpid()}.{self._asides}{ASIDE}"
-        data = image + _trailer(image)
-        if len(data) > self.limit:
-            return None
-        try:
-            with open(aside, "xb", opener=self._opener) as file:
-                file.write(data)
-            os.replace(aside, key + SUFFIX, src_dir_fd=self._folder, dst_dir_fd=self._folder)
-        except OSError:
-            self._remove(aside)
-            return None
-        self._account(len(data))
-        return os.path.join(self.path, key + SUFFIX)
+        return data[: -DIGEST_BYTES - len(MAGIC)]
 
     @contextmanager
     def claim(self, key: str) -> Iterator[None]:
@@ -148,21 +177,21 @@ class DiskCache:
     # -- all of them
 
     def files(self) -> list[tuple[float, int, str]]:
-        """(time of last use, bytes, name) of each kernel, oldest first.  Sweeps what dead writers left aside."""
+        """(time of last use, bytes, name) of each file, oldest first.  Sweeps what dead writers left aside."""
         found = []
         now = time.time()
         with suppress(OSError), os.scandir(self._folder) as entries:
             for entry in entries:
                 with suppress(OSError):
                     facts = entry.stat(follow_symlinks=False)
-                    if entry.name.endswith(SUFFIX):
+                    if entry.name.endswith((SUFFIX, NOTE)):
                         found.append((facts.st_mtime, facts.st_size, entry.name))
                     elif entry.name.endswith(ASIDE) and now - facts.st_mtime > STALE_SECONDS:
                         self._remove(entry.name)
         return sorted(found)
 
     def clear(self) -> int:
-        """Remove all kernels.  Returns how many.  Loaded ones keep working."""
+        """Remove all files.  Returns how many.  Loaded kernels keep working."""
         files = self.files()
         for _, _, name in files:
             self._remove(name)

@@ -10,20 +10,26 @@ nothing can be left behind however the process ends.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
 from uopc._hot.runtime import Library
 from uopc.options import environment
 from uopc.runtime.cache import CacheRefused, DiskCache, digest
 from uopc.runtime.device import device
+from uopc.runtime.units import Source, Unit, units_of
+
+S = TypeVar("S")
+T = TypeVar("T")
 
 ABI = 1  # of generated kernels; part of every key
 # Not -ffast-math, ever: it breaks NaN, and what it links in flushes denormals for the whole process.
@@ -111,11 +117,15 @@ def _run(argv: list[str], stdin: int | None = None, shared: Sequence[int] = ()) 
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C compiler: how to call it, what tells it from any other, and whether it is gcc."""
+    """A C compiler: how to call it, what tells it from any other, whether it is gcc, and how its objects are linked.
+
+    linker: gcc's linker and libgcc.a, which has what the processor lacks (halves from doubles).  None: cc links.
+    """
 
     command: tuple[str, ...]
     identity: str
     is_gcc: bool
+    linker: tuple[str, str] | None
 
 
 def find_compiler() -> Compiler:
@@ -162,28 +172,44 @@ def _which(name: str, folders: Sequence[str]) -> str | None:
 
 
 def _identify(command: tuple[str, ...], folders: tuple[str, ...]) -> Compiler:
-    """Ask for the version, and look at the files of every word of the command that is a program (`ccache gcc`)."""
-    code, version = _run([*command, "--version"])
-    if code != 0:
-        raise CompilerNotFound(f"{shlex.join(command)} --version failed: {version.strip()}. {_advice()}")
-    facts = [version, *command]
+    """Look at the files of every word of the command that is a program (`ccache gcc`), and ask for the version.
+
+    A plain compiler, and no wrapper around one, is what its file is: the answers of such are kept on disk, since asking
+    takes longer than loading a kernel.
+    """
+    facts = [*command]
     for word in command:
         path = _which(word, folders)
         if path is not None:
             status = os.stat(path)
             facts.append(f"{os.path.realpath(path)} {status.st_mtime_ns} {status.st_size}")
-    return Compiler(command, "\n".join(facts), "Free Software Foundation" in version)
+    files = "\n".join(facts)
+    cache = disk_cache() if len(command) == 1 and _PLAIN_COMPILER.fullmatch(os.path.realpath(command[0])) else None
+    key = digest("compiler", files, os.environ.get("PATH", ""))
+    kept = cache.note(key) if cache else None
+    answers = kept.decode().split("\0") if kept else _ask(command)
+    version, *linker = answers
+    if cache and not kept:
+        cache.keep_note(key, "\0".join(answers).encode())
+    is_gcc = "Free Software Foundation" in version
+    return Compiler(command, f"{version}\n{files}", is_gcc, (linker[0], linker[1]) if linker else None)
 
 
-@lru_cache(maxsize=8)
-def _linker(compiler: Compiler) -> tuple[str, str] | None:
-    """gcc's linker and libgcc.a, which has what the processor lacks (halves from doubles).  None to let cc link."""
-    if not compiler.is_gcc:
-        return None
-    code, linker = _run([*compiler.command, "-print-prog-name=ld"])
-    other_code, libgcc = _run([*compiler.command, "-print-libgcc-file-name"])
+# By its real name: gcc-12, x86_64-linux-gnu-gcc-12, clang-16; not ccache or a script named cc.
+_PLAIN_COMPILER = re.compile(r".*/(?:[\w.]+-)*(?:gcc|clang)(?:-[\d.]+)?")
+
+
+def _ask(command: tuple[str, ...]) -> list[str]:
+    """What a compiler says of itself: its version, and for gcc the linker and libgcc.a that belong to it."""
+    code, version = _run([*command, "--version"])
+    if code != 0:
+        raise CompilerNotFound(f"{shlex.join(command)} --version failed: {version.strip()}. {_advice()}")
+    if "Free Software Foundation" not in version:
+        return [version]
+    code, linker = _run([*command, "-print-prog-name=ld"])
+    other_code, libgcc = _run([*command, "-print-libgcc-file-name"])
     path = _which(linker.strip(), os.get_exec_path())
-    return None if code or other_code or path is None else (path, libgcc.strip())
+    return [version] if code or other_code or path is None else [version, path, libgcc.strip()]
 
 
 # ------------------------------------------------------------------------------------------------------- compiling --
@@ -192,9 +218,8 @@ def _linker(compiler: Compiler) -> tuple[str, str] | None:
 def _build(compiler: Compiler, source: str, flags: tuple[str, ...]) -> bytes:
     """The bytes of a shared library.  CompileError if the compiler fails."""
     command = [*compiler.command, *ALWAYS, *flags]
-    linker = _linker(compiler)
-    if linker is not None:
-        return _build_in_memory(command, *linker, source)
+    if compiler.linker is not None:
+        return _build_in_memory(command, *compiler.linker, source)
     return _build_in_folder(command, source)
 
 
@@ -261,6 +286,7 @@ def _load_image(image: bytes) -> Library:
 # ----------------------------------------------------------------------------------------------------------- caches --
 
 _libraries: OrderedDict[tuple[Compiler, tuple[str, ...], str], Library] = OrderedDict()
+_kernels: OrderedDict[str, Library] = OrderedDict()  # by key; one library may hold several
 _making: dict[str, threading.Lock] = {}  # keys that a thread of this process is making
 _guard = threading.Lock()
 
@@ -357,35 +383,96 @@ def compile_sources(sources: Sequence[str], flags: Sequence[str] = DEFAULT_FLAGS
     """As compile_source for each unit, several at once.  After an error no more are started, and it is raised."""
     compiler, all_flags = find_compiler(), tuple(flags)
     units = list(dict.fromkeys(sources))
-    done: dict[str, Library] = {}
-    errors: list[BaseException] = []
-    waiting = iter(units)
+    made = dict(zip(units, _at_once(lambda unit: _find_or_build(compiler, all_flags, unit), units)))
+    return [made[source] for source in sources]
 
-    def work() -> None:
+
+class Kernels:
+    """Kernels of a plan, each known by its own key, whatever it was compiled together with."""
+
+    def __init__(self, flags: Sequence[str] = DEFAULT_FLAGS) -> None:
+        self.compiler = find_compiler()
+        self.flags = tuple(flags)
+        self.cache = disk_cache()
+
+    def key(self, kernel: Source) -> str:
+        """Its name on disk."""
+        return _key(self.compiler, self.flags, f"{kernel.name}\0{kernel.text}")
+
+    def load(self, keys: Sequence[str]) -> list[Library] | None:
+        """The libraries of kernels that this process or the disk has; None unless it has all."""
+        found = [self._find(key) for key in keys]
+        return None if None in found else [library for library in found if library is not None]
+
+    def compile(self, kernels: Sequence[Source]) -> list[Library]:
+        """The library of each kernel, in which its name is its ``symbol``.
+
+        Those that neither this process nor the disk has are compiled in few units, all at once.  Errors as for
+        ``compile_source``.
+        """
+        keys = {kernel: self.key(kernel) for kernel in kernels}
+        found = {kernel: library for kernel, key in keys.items() if (library := self._find(key)) is not None}
+        units = units_of([kernel for kernel in keys if kernel not in found], device().cores)
+        for made in _at_once(lambda unit: self._build(unit, keys), units):
+            found |= made
+        return [found[kernel] for kernel in kernels]
+
+    def _find(self, key: str) -> Library | None:
+        library = _kernels.get(key) or (_load(self.cache, key) if self.cache else None)
+        if library is not None:
+            _kernels[key] = library
+        return library
+
+    def _build(self, unit: Unit, keys: dict[Source, str]) -> dict[Source, Library]:
+        """Compile a unit, unless another thread or process did meanwhile."""
+        wanted = [keys[kernel] for kernel in unit.kernels]
+        name = digest(*wanted)
+        with _alone(name), self.cache.claim(name) if self.cache else nullcontext():
+            libraries = self.load(wanted)
+            if libraries is None:
+                image = _build(self.compiler, unit.text, self.flags)
+                path = self.cache.store(wanted[0], image, *wanted[1:]) if self.cache else None
+                library = (_load(self.cache, wanted[0]) if self.cache and path else None) or _load_image(image)
+                libraries = [library] * len(wanted)
+        with _guard:
+            _kernels.update(zip(wanted, libraries))
+            while len(_kernels) > LIBRARIES_IN_MEMORY:
+                _kernels.popitem(last=False)
+        return dict(zip(unit.kernels, libraries))
+
+
+def _at_once(work: Callable[[S], T], items: Sequence[S]) -> list[T]:
+    """``work`` of each item, by as many threads as there are cores.  After an error none is begun, and it is raised."""
+    done: dict[int, T] = {}
+    errors: list[BaseException] = []
+    waiting = iter(range(len(items)))
+
+    def take() -> None:
         try:
-            while not errors and (unit := _next(waiting)) is not None:
-                done[unit] = _find_or_build(compiler, all_flags, unit)
+            while not errors and (number := _next(waiting)) is not None:
+                done[number] = work(items[number])
         except BaseException as error:  # of whichever thread, and Ctrl-C in this one
             errors.append(error)
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(device().cores, len(units)) - 1)]
+    threads = [threading.Thread(target=take, daemon=True) for _ in range(min(device().cores, len(items)) - 1)]
     for thread in threads:
         thread.start()
-    work()
+    take()
     for thread in threads:
         thread.join()
     if errors:
         raise errors[0]
-    return [done[source] for source in sources]
+    return [done[number] for number in range(len(items))]
 
 
-def _next(units: Iterator[str]) -> str | None:
-    """One thread at a time: an iterator over a list is safe for that under the GIL, and without it under the guard."""
+def _next(waiting: Iterator[int]) -> int | None:
+    """One thread at a time: an iterator is safe for that under the GIL, and without it under the guard."""
     with _guard:
-        return next(units, None)
+        return next(waiting, None)
 
 
 def clear_memory_cache() -> None:
     """Forget the libraries in memory; those that plans use stay loaded."""
     with _guard:
         _libraries.clear()
+        _kernels.clear()

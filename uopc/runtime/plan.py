@@ -11,23 +11,33 @@ import math
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from uopc._hot.runtime import Memory, NativePlan
-from uopc.count import count
-from uopc.dtype import DType
+from uopc._hot.runtime import Library, Memory, NativePlan
+from uopc.dtype import DType, by_name
 from uopc.ops import Level, Ops, ParamArg
 from uopc.options import Options, current, environment
-from uopc.pipeline import Plan, plan_for
 from uopc.runtime.capture import CaptureError, is_drawn
-from uopc.runtime.compiler import compile_sources
+from uopc.runtime.compiler import Kernels, disk_cache
+from uopc.runtime.records import Record, record_key, unpack
 from uopc.runtime.storage import new_buffer
+from uopc.runtime.units import Source
 from uopc.uop import UOp, sink, toposort
+
+if TYPE_CHECKING:
+    from uopc.pipeline import Plan
 
 # Plans kept; the least recently used goes first.  Each holds its temporaries' arena.
 MAX_PLANS = 1024
+
+ASKED_FOR_VALUE = (
+    "the value of a Tensor that depends on an argument or on random numbers was asked for (bool(), item(), numpy(), a "
+    "NumPy function, an index that is checked, ...) while uopc.jit captured the function, which has no values then. "
+    "Use where(), masks and other Tensor methods, or pass what decides as a Python number: the function is captured "
+    "anew for each value"
+)
 
 
 @dataclass(frozen=True)
@@ -36,20 +46,24 @@ class Executable:
 
     input_numbers: the number that each input's BUFFER had in the graph, in the order of the plan's slots.
     outs: (dtype, shape) of each result slot, and out_sizes its bytes.  results: for each root, the slot of its value.
+    plan: None where the plan was found on disk.
     """
 
-    plan: Plan
     native: NativePlan
+    n_kernels: int
     input_numbers: tuple[int, ...]
     outs: tuple[tuple[DType, tuple[int, ...]], ...]
     out_sizes: tuple[int, ...]
     results: tuple[int, ...]
+    plan: Plan | None
 
     def run(self, buffers: list[Any], debug: int) -> None:
         """Run all kernels: one native call, or with DEBUG >= 2 one that times each kernel."""
-        if debug < 2:
+        if debug < 2 or self.plan is None:
             self.native.run(buffers)
             return
+        from uopc.count import count
+
         seconds = self.native.run_timed(buffers)
         again = self.native.run_timed(buffers) if debug >= 3 else []
         for k, call in enumerate(self.plan.calls):
@@ -61,7 +75,7 @@ class Executable:
         """A captured function's run under DEBUG."""
         start = time.perf_counter()
         self.run(addresses, environment().debug)
-        print(f"jit: {len(self.plan.calls)} kernels, run {(time.perf_counter() - start) * 1e3:.1f} ms")
+        print(f"jit: {self.n_kernels} kernels, run {(time.perf_counter() - start) * 1e3:.1f} ms")
 
 
 def _line(name: str, work: Any, seconds: float, again: float | None) -> str:
@@ -72,41 +86,65 @@ def _line(name: str, work: Any, seconds: float, again: float | None) -> str:
     return f"{name:24s} {seconds * 1e3:9.3f} ms{second} {rates}"
 
 
-ASKED_FOR_VALUE = (
-    "the value of a Tensor that depends on an argument or on random numbers was asked for (bool(), item(), numpy(), a "
-    "NumPy function, an index that is checked, ...) while uopc.jit captured the function, which has no values then. Use "
-    "where(), masks and other Tensor methods, or pass what decides as a Python number: the function is captured anew for "
-    "each value"
-)
+# ---------------------------------------------------------------------------------------------------- making plans --
 
 _executables: OrderedDict[tuple[UOp, Options], Executable] = OrderedDict()
 
 
-def compile_plan(plan: Plan) -> Executable:
-    """Compile what is not compiled yet, all at once.  CompilerNotFound, CompileError: see ``uopc.runtime.compiler``."""
-    sources = list(dict.fromkeys(k.source for k in plan.kernels))
-    libraries = dict(zip(sources, compile_sources(sources)))
-    sizes = _sizes(plan)
-    n_buffers = len(plan.inputs) + len(plan.outs)
-    dtypes = [*(d for d, _ in plan.inputs), *(d for d, _ in plan.outs), *(d for d, _ in plan.temps)]
-    calls = [
-        (
-            libraries[call.kernel.source],
-            call.kernel.name,
-            [(number, at * dtypes[number].itemsize) if at else number for number, at in call.buffers],
-        )
-        for call in plan.calls
-    ]
-    written = range(len(plan.inputs), n_buffers)
-    native = NativePlan(calls, n_buffers, sizes[n_buffers:], sizes=sizes[:n_buffers], written=written)
-    out_sizes = tuple(sizes[len(plan.inputs) : n_buffers])
-    return Executable(plan, native, tuple(plan.input_numbers), tuple(plan.outs), out_sizes, tuple(plan.results))
+def compile_plan(plan: Plan, key: str | None = None) -> Executable:
+    """Compile what is not compiled yet, all at once.  CompilerNotFound, CompileError: see ``uopc.runtime.compiler``.
+
+    key: of the record to keep on disk, if any.
+    """
+    sources = list(dict.fromkeys(Source(k.name, k.source) for k in plan.kernels))
+    kernels = Kernels()
+    libraries = kernels.compile(sources)
+    record = _record(plan, sources, [kernels.key(source) for source in sources])
+    cache = disk_cache()
+    if key is not None and cache is not None:
+        cache.keep_note(key, record.pack())
+    return _assemble(record, libraries, plan)
 
 
-def _sizes(plan: Plan) -> list[int]:
-    """Bytes of each buffer of a plan."""
-    flat = [*plan.inputs, *((d, math.prod(shape)) for d, shape in plan.outs), *plan.temps]
-    return [d.itemsize * n for d, n in flat]
+def _record(plan: Plan, sources: list[Source], keys: list[str]) -> Record:
+    dtypes = [d for d, _ in (*plan.inputs, *plan.outs, *plan.temps)]
+    numbers = {source: k for k, source in enumerate(sources)}
+    calls = []
+    for call in plan.calls:
+        places = tuple((number, at * dtypes[number].itemsize) for number, at in call.buffers)
+        calls.append((numbers[Source(call.kernel.name, call.kernel.source)], places))
+    return Record(
+        kernels=tuple((key, source.symbol) for key, source in zip(keys, sources)),
+        calls=tuple(calls),
+        inputs=tuple((d.name, n) for d, n in plan.inputs),
+        input_numbers=tuple(plan.input_numbers),
+        outs=tuple((d.name, tuple(shape)) for d, shape in plan.outs),
+        temps=tuple((d.name, n) for d, n in plan.temps),
+        results=tuple(plan.results),
+    )
+
+
+def _assemble(record: Record, libraries: list[Library], plan: Plan | None) -> Executable:
+    inputs = [by_name(name).itemsize * n for name, n in record.inputs]
+    outs = [(by_name(name), shape) for name, shape in record.outs]
+    out_sizes = [d.itemsize * math.prod(shape) for d, shape in outs]
+    temps = [by_name(name).itemsize * n for name, n in record.temps]
+    calls = [(libraries[k], record.kernels[k][1], places) for k, places in record.calls]
+    n_buffers = len(inputs) + len(outs)
+    written = range(len(inputs), n_buffers)
+    native = NativePlan(calls, n_buffers, temps, sizes=[*inputs, *out_sizes], written=written)
+    numbers, results = record.input_numbers, record.results
+    return Executable(native, len(calls), numbers, tuple(outs), tuple(out_sizes), results, plan)
+
+
+def _from_disk(key: str) -> Executable | None:
+    """The executable of a plan whose record and kernels are all on disk."""
+    cache = disk_cache()
+    record = unpack(cache.note(key)) if cache else None
+    if record is None:
+        return None
+    libraries = Kernels().load([key for key, _ in record.kernels])
+    return None if libraries is None else _assemble(record, libraries, None)
 
 
 def normal(roots: list[UOp]) -> tuple[UOp, list[UOp]]:
@@ -146,7 +184,15 @@ def executable(graph: UOp, options: Options) -> Executable:
     if found is not None:
         _executables.move_to_end(key)
         return found
-    found = _executables[key] = compile_plan(plan_for(graph, options))
+    env = environment()
+    # what prints or checks the stages needs them
+    name = None if env.debug or env.verify or env.dump else record_key(graph, options)
+    found = _from_disk(name) if name else None
+    if found is None:
+        from uopc.pipeline import plan_for
+
+        found = compile_plan(plan_for(graph, options), name)
+    _executables[key] = found
     if len(_executables) > MAX_PLANS:
         _executables.popitem(last=False)
     return found
@@ -182,7 +228,7 @@ def realize(roots: list[UOp], options: Options | None = None) -> list[UOp]:
         made.run([*inputs, *(memory for _, memory in results)], debug)
         if debug >= 1:
             spent = f"schedule {(planned - start) * 1e3:.1f} ms, run {(time.perf_counter() - planned) * 1e3:.1f} ms"
-            print(f"realize: {len(made.plan.calls)} kernels, {spent}")
+            print(f"realize: {made.n_kernels} kernels, {spent}")
         first_out = len(inputs)
         for root, number in zip(todo, made.results):
             root.realized = (
