@@ -6,6 +6,8 @@ import atexit
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -25,6 +27,27 @@ settings.load_profile("uopc-ci" if IN_CI else "uopc")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run the tests marked slow, as CI does")
+    parser.addoption(
+        "--update-golden", action="store_true", help="write the files in tests/golden instead of comparing"
+    )
+
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compares text with a file in tests/golden.  A file that is missing is a failure; --update-golden writes it."""
+
+    def compare(name: str, text: str) -> None:
+        path = GOLDEN / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        assert path.exists(), f"{path} is missing; pytest --update-golden writes it, and a reviewer reads it"
+        assert text == path.read_text(), f"{path} has another text; pytest --update-golden shows the change to git"
+
+    return compare
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -252,7 +252,29 @@ def _without_empty_loops(root: UOp) -> UOp:
     empty = {u for u in order if u.op is Ops.RANGE and u.src[0].op is Ops.CONST and u.src[0].arg <= 0}
     if not empty:
         return root
-    return root.substitute({u: sink() for u in order if u.op is Ops.END and not empty.isdisjoint(u.src[1:])})
+    return root.substitute({u: _before(u) for u in order if u.op is Ops.END and not empty.isdisjoint(u.src[1:])})
+
+
+def _before(end: UOp) -> UOp:
+    """What a loop that never runs comes after: the initialisation of what it would have updated, say."""
+    inside: set[UOp] = set()
+    stack = [end]
+    while stack:
+        body = _statements(stack.pop().src[:1])
+        inside.update(body)
+        stack += [s for s in body if s.op is Ops.END]
+    outside: dict[UOp, None] = {}
+    stack = list(inside)
+    seen = set(stack)
+    while stack:
+        u = stack.pop()
+        if u.op in (Ops.STORE, Ops.END) and u not in inside:
+            outside[u] = None
+            continue
+        fresh = [s for s in u.src if s not in seen]
+        seen.update(fresh)
+        stack += fresh
+    return sink(*outside)
 
 
 def linearize(root: UOp) -> UOp:

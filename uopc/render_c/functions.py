@@ -40,7 +40,7 @@ def extremum(unit: Declarations, op: Ops, dtype: DType) -> str:
     """The larger (MAX) or smaller of two; a NaN on either side is the result, as NumPy's."""
     t, sign = unit.type(dtype), ">" if op is Ops.MAX else "<"
     holds = f"(a {sign} b) | (a != a)" if dtype.is_float else f"a {sign} b"
-    body = f"return {holds} ? a : b;" if dtype.count == 1 else f"return {select(unit, dtype)}({holds}, a, b);"
+    body = f"return ({holds}) ? a : b;" if dtype.count == 1 else f"return {select(unit, dtype)}({holds}, a, b);"
     return unit.function(f"{op.name.lower()}_{type_name(dtype)}", f"{t} ({t} a, {t} b)", body)
 
 
