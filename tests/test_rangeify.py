@@ -104,3 +104,21 @@ def test_chosen_narrow_scalars_fill_lanes(dtype):
     stacked = UOp(Ops.STACK, tuple(rows))
     padded = UOp(Ops.PAD, (UOp(Ops.EXPAND, (memory(np.ones((2, 1), dtype)),), (2, 33)),), ((1, 1), (0, 0)))
     agree(stacked.alu(Ops.MAX, stacked), stacked.eq(stacked), padded.alu(Ops.MAX, counting(4, 33, dtype=dtype)))
+
+
+def test_division_of_flipped_positions_rounds_down():
+    """(121 - 11i + j) // 4 once lost a multiple of 4, and C rounds what became negative towards zero: random graph 94."""
+    column = UOp(Ops.EXPAND, (counting(33, 1),), (33, 4))
+    rows = UOp(Ops.FLIP, (UOp(Ops.RESHAPE, (column,), (12, 11)),), (0,))
+    agree(rows, total(rows, 1, op=Ops.MAX), total(rows.alu(Ops.SQRT), 0))
+
+
+@pytest.mark.parametrize("op", [Ops.MAX, Ops.ADD])
+def test_a_reduction_under_a_pad_is_not_about_its_gate(op):
+    """Lanes of the padded axis once mixed with those of the reduction inside: random graph 20666."""
+    x = counting(8)
+    inner = UOp(Ops.EXPAND, (UOp(Ops.RESHAPE, (total(x, op=op),), (1,)),), (8,))
+    padded = UOp(Ops.PAD, (x - inner,), ((1, 0),))
+    agree(total(padded), total(padded, op=Ops.MIN), padded)
+    wide = UOp(Ops.PAD, (counting(64, 65) - UOp(Ops.EXPAND, (UOp(Ops.RESHAPE, (total(counting(64, 65), 1, op=op),), (64, 1)),), (64, 65)),), ((3, 0), (0, 5)))
+    agree(wide, total(wide, 1), total(wide, 0), total(wide))

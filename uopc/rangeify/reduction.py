@@ -17,9 +17,10 @@ def reduce_(u: UOp, idx: Idx, gate: UOp | None, ctx: Ctx) -> tuple[list[Request]
     sizes = [x.shape[axis] for axis in axes]
     if 0 in sizes:
         return [], lambda _: UOp.const(identity(op, u.dtype), u.dtype)
+    gate = _about(idx, gate)
     requests: list[Request] = []
     closing: list[tuple[list[UOp], list[UOp]]] = []
-    for segment in _segments(sizes[-1], _without_lanes(ctx.opts) if _in_lanes(idx) else ctx.opts):
+    for segment in _segments(sizes[-1], _without_lanes(ctx.opts) if _in_lanes(idx, gate) else ctx.opts):
         steps = {axis: ctx.range(n, AxisType.REDUCE) if n > 1 else ZERO for axis, n in zip(axes[:-1], sizes)}
         around = [r for r in steps.values() if r is not ZERO]
         steps[axes[-1]], loops, blocks = _segment_index(segment, ctx)
@@ -41,9 +42,26 @@ def reduce_(u: UOp, idx: Idx, gate: UOp | None, ctx: Ctx) -> tuple[list[Request]
     return requests, combine
 
 
-def _in_lanes(idx: Idx) -> bool:
-    """Whether lanes run along the index already: a value has room for one VECTOR range."""
-    return any(r.arg.axis_type is AxisType.VECTOR for i in idx for r in i.ranges)
+def _about(idx: Idx, gate: UOp | None) -> UOp | None:
+    """The part of a gate that is about this index: what shares no range with it keeps nothing inside memory, and would
+    only put the accumulator into loops that the result does not depend on."""
+    if gate is None:
+        return None
+    mine = {r for i in idx for r in i.ranges}
+    kept: UOp | None = None
+    stack = [gate]
+    while stack:
+        g = stack.pop()
+        if g.op is Ops.AND:
+            stack += g.src
+        elif mine.intersection(g.ranges):
+            kept = g if kept is None else g & kept
+    return kept
+
+
+def _in_lanes(idx: Idx, gate: UOp | None) -> bool:
+    """Whether lanes run along the index or its gate already: a value has room for one VECTOR range."""
+    return any(r.arg.axis_type is AxisType.VECTOR for i in (*idx, *([] if gate is None else [gate])) for r in i.ranges)
 
 
 def _without_lanes(opts: Opts) -> Opts:

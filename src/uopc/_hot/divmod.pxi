@@ -78,6 +78,14 @@ cdef bint split_factor(Sum* s, int64_t c, int64_t* factor, Sum* whole, Sum* rest
         i += 1
 
 
+cdef bint lift(Sum* s, int64_t c, int64_t* k) except -1:
+    """s plus the fewest k*c that keep it from being negative, where bounds know: C's / and % are then right, and one form is kept."""
+    cdef int64_t lo, hi
+    sum_limits(s, &lo, &hi)
+    k[0] = -floor_div(lo, c) if lo != INT64_MIN and lo < 0 else 0
+    return sum_add_constant(s, k[0], c)
+
+
 cdef UOp idiv_by(UOp x, int64_t c, DInfo info):
     """x // c for c > 0 in canonical form, or None where that is not known to be better."""
     cdef Sum s, out, whole, rest
@@ -107,6 +115,8 @@ cdef UOp idiv_by(UOp x, int64_t c, DInfo info):
         inner = canonical(C_IDIV, <UOp>PyTuple_GET_ITEM((<UOp>s.atom[0]).src, 0), c, info)
         inner = canonical(C_MOD, inner, a // c, info)
     else:
+        if not lift(&s, c, &a) or not sum_add_constant(&out, -a, 1):
+            return None
         inner = binary(C_IDIV, sum_build(&s, info), const_int(c, info))
     return sum_build(&out, info) if sum_add(&out, inner, 1) else None
 
@@ -157,6 +167,8 @@ cdef UOp mod_by(UOp x, int64_t c, DInfo info):
                 return None
             s = whole
             c //= g
+    if not lift(&s, c, &a):
+        return None
     inner = binary(C_MOD, sum_build(&s, info), const_int(c, info))
     return sum_build(&out, info) if sum_add(&out, inner, scale) else None
 
