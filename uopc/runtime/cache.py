@@ -190,6 +190,16 @@ class DiskCache:
                         self._remove(entry.name)
         return sorted(found)
 
+    def bytes_on_disk(self) -> int:
+        """What the files take; several names of one file count once."""
+        sizes = {}
+        with suppress(OSError), os.scandir(self._folder) as entries:
+            for entry in entries:
+                with suppress(OSError):
+                    facts = entry.stat(follow_symlinks=False)
+                    sizes[facts.st_ino] = facts.st_size
+        return sum(sizes.values())
+
     def clear(self) -> int:
         """Remove all files.  Returns how many.  Loaded kernels keep working."""
         files = self.files()

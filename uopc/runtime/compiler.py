@@ -306,7 +306,12 @@ def disk_cache() -> DiskCache | None:
     settings = environment()
     if not settings.cache or settings.cache_limit == 0:
         return None
-    return _open_cache(settings.cache_dir or os.path.expanduser("~/.cache/uopc"), settings.cache_limit)
+    return _open_cache(cache_folder(), settings.cache_limit)
+
+
+def cache_folder() -> str:
+    """Where compiled kernels are kept."""
+    return environment().cache_dir or os.path.expanduser("~/.cache/uopc")
 
 
 @lru_cache(maxsize=8)
