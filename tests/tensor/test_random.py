@@ -54,6 +54,21 @@ def test_element_i_does_not_depend_on_the_shape():
     np.testing.assert_array_equal(a[15:25], b.reshape(-1))
 
 
+def test_threads_do_not_matter(way):
+    if way == "interpreted":
+        return
+    before, seen = uopc.num_threads(), []
+    try:
+        for n in (1, 2, 3):
+            uopc.set_num_threads(n)
+            uopc.manual_seed(5)
+            seen.append(np.concatenate([Tensor.randn(50_000).numpy(), Tensor.rand(100, 501)[::3].numpy().ravel()]))
+    finally:
+        uopc.set_num_threads(before)
+    np.testing.assert_array_equal(seen[0], seen[1])
+    np.testing.assert_array_equal(seen[0], seen[2])
+
+
 def test_a_tensor_keeps_its_numbers():
     t = Tensor.randn(50)
     np.testing.assert_array_equal((t * 2).numpy(), t.numpy() * 2)

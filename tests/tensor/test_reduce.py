@@ -188,6 +188,7 @@ def test_long_cumsum():
     f = np.ones((2, 2500), np.float32)
     f[0, 1300], f[1, 40] = np.inf, np.nan
     same(Tensor(f).cumsum(1), np.cumsum(f, 1))
+    assert Tensor(np.ones(4000)).half().cumsum()[-1].item() == 4000  # where NumPy's float16 accumulator stops at 2048
     # a level of blocks more for each factor of 32, and never all pairs
     assert max(np.prod(u.shape) for u in Tensor(a).cumsum().uop.toposort()) < 40000 * 33 * 32
 

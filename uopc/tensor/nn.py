@@ -160,7 +160,7 @@ class NN(Contraction):
         scale: 1/sqrt(E) by default.  enable_gqa: groups of query heads (axis -3) share a head of key and value.
         ValueError for shapes, for a mask beside is_causal, and for dropout; TypeError for dtypes.
         """
-        mask = graph_of(attn_mask)
+        mask = None if attn_mask is None else graph_of(attn_mask)
         if mask is None and attn_mask is not None:
             raise TypeError(f"attn_mask is a bool or float Tensor or array, not {type(attn_mask).__name__}")
         k, v = graph_of(key), graph_of(value)
@@ -299,7 +299,8 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> Any:
     """``Tensor.scaled_dot_product_attention`` as a function: query, key and value are Tensors or arrays."""
-    from uopc.tensor import Tensor
+    if not isinstance(query, NN):
+        from uopc.tensor import Tensor
 
-    q = query if isinstance(query, Tensor) else Tensor(query)
-    return q.scaled_dot_product_attention(key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        query = Tensor(query)
+    return query.scaled_dot_product_attention(key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)

@@ -212,15 +212,16 @@ class Reduce(Functions):
         In blocks, and blocks of blocks: the work and memory are linear in the length, and rounding errors grow with its
         logarithm.
         """
-        u = as_dtype(self.uop, sum_dtype(self.dtype))
+        dtype = sum_dtype(self.dtype)
+        u = widened(as_dtype(self.uop, dtype))
         if axis is None:
             u = reshape(u, (self.numel(),))
         at = one_axis(0 if axis is None else axis, len(u.shape))
         if u.shape[at] <= 1:
-            return self._of(u)
+            return self._of(as_dtype(u, dtype))
         back = (*range(at), *range(at + 1, len(u.shape)), at)
         there = (*range(at), len(u.shape) - 1, *range(at, len(u.shape) - 1))
-        return self._of(permute(scan(permute(u, back)), there))
+        return self._of(as_dtype(permute(scan(permute(u, back)), there), dtype))
 
 
 def mean_of(u: UOp, axes: Shape, keepdim: bool) -> UOp:
