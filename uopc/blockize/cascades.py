@@ -24,12 +24,15 @@ from uopc.uop import UOp, toposort
 ROW_VECTORS = 2
 # Fewer rows than this are no axis for lanes if another one has more.
 LEAST_ROWS = 8
-# Elements of the reduced axis that a register tile takes at once: with two vectors of rows, 24 accumulators.
-TILE_STEPS = 12
+# Elements of the reduced axis that a register tile takes at once: with two vectors of rows, up to 24 accumulators, and
+# enough of them to hide the loads.
+TILE_STEPS = (12, 11, 10, 9, 8)
 # Steps at once of a value that is computed from other tiles alone: enough to overlap, few enough to compile fast.
 PLAIN_STEPS = 2
 # Columns of a register tile of a result, likewise; one that divides the result's width is chosen.
 TILE_COLUMNS = (12, 8, 10, 9, 11, 7, 6, 5, 4, 3, 2, 1)
+# The least that a block holds of the reduced axis, however small the cache.
+LEAST_STEPS = 16
 # The reduced axis is cut so that the tiles of one block fill this part of L1.
 TILE_SHARE = 0.75
 
@@ -178,8 +181,13 @@ def _tile_of(at: Idx, known: dict[UOp, int], layout: _Layout, u: UOp, sizes: _Si
             return None
     upcast = {} if rows is None else {rows: sizes.rows}
     if steps is not None:
-        upcast[steps] = TILE_STEPS if reduced else PLAIN_STEPS
+        upcast[steps] = _tile_steps(sizes.steps) if reduced else PLAIN_STEPS
     return _rows_last(tuple(extents), rows, upcast, sizes)
+
+
+def _tile_steps(block: int) -> int:
+    """Steps of a register tile: those that compute the least twice at a block's end, and of equals the most."""
+    return min(TILE_STEPS, key=lambda n: -(-block // n) * n)
 
 
 def _rows_last(extents: tuple[int, ...], rows: int | None, upcast: dict[int, int], sizes: _Sizes) -> Tile:
@@ -244,8 +252,18 @@ def _sizes(body: UOp, rows: int | None, layouts: list[tuple[_Layout, list[dict[U
     lanes = max(1, min(machine.vector_bytes // itemsize, _power_of_two(size)))
     block = lanes * (ROW_VECTORS if size >= ROW_VECTORS * lanes else 1)
     tiles = max(len(_shared(layout)) for layout, _ in layouts)
-    fits = int(machine.l1d * TILE_SHARE / (block * itemsize * max(tiles, 1)))
-    return _Sizes(block, lanes, max(fits // TILE_STEPS * TILE_STEPS, TILE_STEPS))
+    fits = max(int(machine.l1d * TILE_SHARE / (block * itemsize * max(tiles, 1))), LEAST_STEPS)
+    lengths = [_bodies(layout.node)[0][0].shape[layout.node.arg.components[0].axis] for layout, _ in layouts]
+    return _Sizes(block, lanes, _steps(max(lengths), fits))
+
+
+def _steps(length: int, fits: int) -> int:
+    """Elements of the reduced axis in a block: about as many as fit; a divisor of its length if one is near, so that nothing
+    is left over to compile once more."""
+    if length <= fits:
+        return length
+    near = [n for n in range(fits // 2, fits + fits // 3 + 1) if length % n == 0]
+    return min(near, key=lambda n: abs(n - fits)) if near else fits
 
 
 def _blocked(layout: _Layout, inside: list[dict[UOp, Idx]], sizes: _Sizes, machine: Device) -> UOp:
