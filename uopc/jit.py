@@ -297,7 +297,8 @@ def _placed(tree: Any, values: list[Any]) -> Any:
 
 
 def _tensor(array: np.ndarray[Any, Any], dtype: DType) -> Tensor:
-    return Tensor._of(new_buffer(dtype, array.shape, array.reshape(-1)))
+    flat = array if array.ndim == 1 else array.reshape(-1)
+    return Tensor._of(new_buffer(dtype, array.shape, flat))
 
 
 # -------------------------------------------------------------------------------------------------------- capture --

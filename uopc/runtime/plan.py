@@ -11,6 +11,7 @@ import math
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -154,27 +155,32 @@ def normal(roots: list[UOp]) -> tuple[UOp, list[UOp]]:
     """
     numbered: dict[UOp, UOp] = {}
     buffers: list[UOp] = []
+    computed = False
     for u in toposort(roots):
         memory = u.realized
         if memory is None and u.op is not Ops.BUFFER:
             continue
-        buffer = memory if type(memory) is UOp else u
+        if type(memory) is UOp:
+            buffer, computed = memory, True
+        else:
+            buffer = u
         if buffer not in numbered:
-            numbered[buffer] = _numbered(buffer, len(buffers))
+            numbered[buffer] = _numbered(len(buffers), buffer.dtype, buffer.arg.shape)
             buffers.append(buffer)
         numbered[u] = numbered[buffer]
     staged = [UOp(Ops.STAGE, (r,), Level.KERNEL) if r.op is not Ops.STAGE else r for r in roots]
     graph = sink(*staged).substitute(numbered)
-    used = {u for u in toposort(graph) if u.op is Ops.BUFFER}
-    if len(used) == len(buffers):
+    if not computed:
         return graph, buffers
+    used = {u for u in toposort(graph) if u.op is Ops.BUFFER}
     kept = [b for b in buffers if numbered[b] in used]
-    again = {numbered[b]: _numbered(b, k) for k, b in enumerate(kept)}
+    again = {numbered[b]: _numbered(k, b.dtype, b.arg.shape) for k, b in enumerate(kept)}
     return graph.substitute(again), kept
 
 
-def _numbered(buffer: UOp, number: int) -> UOp:
-    return UOp(Ops.BUFFER, (), ParamArg(number, buffer.dtype, buffer.arg.shape))
+@lru_cache(maxsize=4096)
+def _numbered(number: int, dtype: DType, shape: tuple[int, ...]) -> UOp:
+    return UOp(Ops.BUFFER, (), ParamArg(number, dtype, shape))
 
 
 def executable(graph: UOp, options: Options) -> Executable:
@@ -202,7 +208,7 @@ def _result(dtype: DType, shape: tuple[int, ...]) -> tuple[UOp, Memory]:
     """Memory for a result, and its BUFFER."""
     size = math.prod(shape)
     memory = Memory(size * dtype.itemsize)
-    return new_buffer(dtype, shape, np.ndarray((size,), dtype.numpy, memory), memory.address), memory  # type: ignore[arg-type]
+    return new_buffer(dtype, shape, np.ndarray((size,), dtype.numpy, memory)), memory  # type: ignore[arg-type]
 
 
 def realize(roots: list[UOp], options: Options | None = None) -> list[UOp]:

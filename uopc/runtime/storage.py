@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from uopc._hot.call import address_of
 from uopc.dtype import DType
 from uopc.ops import Ops, ParamArg
 from uopc.uop import UOp
@@ -36,17 +37,14 @@ class Storage:
     address: int
 
 
-def new_buffer(dtype: DType, shape: tuple[int, ...], array: np.ndarray[Any, Any], address: int | None = None) -> UOp:
-    """A BUFFER node for ``array`` (flat, ``prod(shape)`` elements of ``dtype.numpy``) that exists nowhere else.
-
-    address: of its first element, for who knows it already (NumPy takes as long for that as for an addition).
-    """
+def new_buffer(dtype: DType, shape: tuple[int, ...], array: np.ndarray[Any, Any]) -> UOp:
+    """A BUFFER node for ``array`` (flat, ``prod(shape)`` elements of ``dtype.numpy``) that exists nowhere else."""
     if array.ndim != 1 or array.dtype != dtype.numpy:
         raise TypeError(
             f"a buffer of {dtype!r} is flat and holds {dtype.numpy}, not {array.dtype} of shape {array.shape}"
         )
     buffer = placeholder(dtype, shape)
-    buffer.realized = Storage(dtype, array, array.ctypes.data if address is None else address)
+    buffer.realized = Storage(dtype, array, address_of(array))
     return buffer
 
 

@@ -459,21 +459,23 @@ cdef class Captured:
         """
         cdef list places = [None] * len(self.outs)
         cdef cnp.ndarray a
+        cdef Py_ssize_t k
         if len(outs) != len(self.results):
             raise ValueError(f"out has {len(outs)} arrays; the function returns {len(self.results)}")
-        for k, slot in enumerate(self.results):
+        for k in range(len(outs)):
+            slot = self.results[k]
             descr, shape, size = <tuple>self.outs[slot]
             x = outs[k]
             if not isinstance(x, cnp.ndarray):
                 raise TypeError(f"out is a {type(x).__name__}; NumPy arrays are written to, and Tensors never change")
             a = <cnp.ndarray>x
-            if a.dtype != descr:
+            if <void *>cnp.PyArray_DESCR(a) != <void *>descr and a.dtype != descr:
                 raise TypeError(f"out has dtype {a.dtype}; the result has {descr}")
-            if (<object>a).shape != shape:
+            if not has_shape(a, shape):
                 raise ValueError(f"out has shape {(<object>a).shape}; the result has {shape}")
             if not cnp.PyArray_ISWRITEABLE(a):
                 raise ValueError("out is read-only")
-            if places[slot] is None and a.flags.carray and not self.overlaps(a, size, pointers, places):
+            if places[slot] is None and cnp.PyArray_ISCARRAY(a) and not self.overlaps(a, size, pointers, places):
                 places[slot] = a
         return places
 
@@ -486,7 +488,10 @@ cdef class Captured:
             other = <char *>pointers[slot]
             if other < at + size and at < other + self.plan.sizes[slot]:
                 return True
-        return any([p is not None and shares_memory(p, a) for p in places])
+        for place in places:
+            if place is not None and shares_memory(place, a):
+                return True
+        return False
 
     cdef int fill(self, list outs, list arrays) except -1:
         """Copy what could not be written in place."""
@@ -506,6 +511,21 @@ cdef class Captured:
         if self.finish is None:
             return arrays[0]
         return self.finish(arrays)
+
+
+def address_of(cnp.ndarray array not None):
+    """Of the first element; `array.ctypes.data` without the 2 us that it takes."""
+    return <uintptr_t>cnp.PyArray_BYTES(array)
+
+
+cdef bint has_shape(cnp.ndarray a, tuple shape):
+    cdef int i
+    if cnp.PyArray_NDIM(a) != len(shape):
+        return False
+    for i in range(cnp.PyArray_NDIM(a)):
+        if cnp.PyArray_DIM(a, i) != <cnp.npy_intp>shape[i]:
+            return False
+    return True
 
 
 cdef cnp.ndarray new_array(cnp.dtype descr, tuple shape, Memory memory):
@@ -569,7 +589,7 @@ cdef class Function:
         out = kwargs.pop("out", None) if kwargs else None
         if capturing == 0:
             leaves = args if not kwargs and is_flat(args) else flatten(args, kwargs)
-            served = self.serve(leaves, result_leaves(out) if out is not None else None)
+            served = self.serve(leaves, None if out is None else [out] if is_array(out) else result_leaves(out))
             if served is not MISSED:
                 return served if out is None else out
         return self.missed(args, kwargs, out)
@@ -628,6 +648,10 @@ cdef object scoped_value(object variable):
     scoped = <object>value
     Py_DECREF(scoped)  # the reference that the call gave; the variable holds its own
     return scoped
+
+
+cdef bint is_array(object x):
+    return type(x) is cnp.ndarray
 
 
 cdef bint is_flat(tuple args):
