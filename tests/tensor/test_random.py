@@ -57,14 +57,11 @@ def test_element_i_does_not_depend_on_the_shape():
 def test_threads_do_not_matter(way):
     if way == "interpreted":
         return
-    before, seen = uopc.num_threads(), []
-    try:
-        for n in (1, 2, 3):
-            uopc.set_num_threads(n)
+    seen = []
+    for n in (1, 2, 3):
+        with uopc.num_threads(n):
             uopc.manual_seed(5)
             seen.append(np.concatenate([Tensor.randn(50_000).numpy(), Tensor.rand(100, 501)[::3].numpy().ravel()]))
-    finally:
-        uopc.set_num_threads(before)
     np.testing.assert_array_equal(seen[0], seen[1])
     np.testing.assert_array_equal(seen[0], seen[2])
 
