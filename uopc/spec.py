@@ -38,6 +38,9 @@ INVARIANTS = {
 }
 
 TILE = (AxisType.UPCAST, AxisType.UNROLL, AxisType.VECTOR)
+_CLOSERS = frozenset((int(Ops.END), int(Ops.REDUCE)))
+_MEMORY = frozenset((int(Ops.BUFFER), int(Ops.ALLOC)))
+_STATEFUL = frozenset((int(Ops.LOAD), int(Ops.STORE), int(Ops.END), int(Ops.SINK)))
 STATEMENTS = (Ops.STORE, Ops.END, Ops.SINK)
 LOOPS = Stage.LOOP | Stage.REGISTER | Stage.LINEAR
 SHOWN = 14  # lines of the graph below a faulty node that a message prints,
@@ -65,16 +68,20 @@ Check = Callable[[UOp], "Fault | None"]
 
 
 def _by_table(u: UOp, stage: Stage) -> Fault | None:
+    """What breaks invariant 1, once it is known that something does."""
     row = TABLE[u.op]
     if not row.stages & stage:
         return 1, u, f"{u.op!r} is not legal here"
     least, most = row.arity
     if len(u.src) < least or (most is not None and len(u.src) > most):
         return 1, u, f"{u.op!r} has {len(u.src)} sources"
-    accepted = row.arg if isinstance(row.arg, tuple) else (type(None) if row.arg is None else row.arg,)
-    if type(u.arg) not in accepted:
-        return 1, u, f"the argument of {u.op!r} is {u.arg!r}"
-    return None
+    return 1, u, f"the argument of {u.op!r} is {u.arg!r}"
+
+
+def _accepted(op: Ops) -> tuple[type, ...]:
+    """The types of argument that ``op`` takes."""
+    arg = TABLE[op].arg
+    return arg if isinstance(arg, tuple) else (type(None) if arg is None else arg,)
 
 
 def _value_of(value: object, dtype: DType) -> bool:
@@ -157,6 +164,20 @@ _CHECKS: dict[Stage, dict[Ops, Check]] = {
 }
 _CHECKS[Stage.REGISTER] = _CHECKS[Stage.LINEAR] = _CHECKS[Stage.LOOP]
 
+# For each stage, by the number of the op: fewest and most sources, types of argument (none: not legal), a check.
+_ROWS = {
+    stage: [
+        (
+            TABLE[op].arity[0],
+            most if (most := TABLE[op].arity[1]) is not None else 1 << 62,
+            frozenset(_accepted(op)) if TABLE[op].stages & stage else frozenset(),
+            checks.get(op),
+        )
+        for op in Ops
+    ]
+    for stage, checks in _CHECKS.items()
+}
+
 
 # ---- memory --------------------------------------------------------------------------------------
 
@@ -180,7 +201,7 @@ def _dependencies(place: UOp) -> Iterator[UOp]:
 def _slots(order: list[UOp]) -> Iterator[Fault]:
     seen: dict[tuple[Ops, int], UOp] = {}
     for u in order:
-        if u.op is Ops.BUFFER or u.op is Ops.ALLOC:
+        if u.code in _MEMORY:
             first = seen.setdefault((u.op, u.arg.slot), u)
             if first is not u and (u.op is Ops.ALLOC or first.dtype is not u.dtype):
                 yield 18, u, f"slot {u.arg.slot} is {first!r} too"
@@ -190,6 +211,8 @@ def _accumulators(order: list[UOp]) -> Iterator[Fault]:
     """Invariants 13 to 15.  Which ALLOCs a statement writes, and which a value reads, is found in one pass."""
     writes: dict[UOp, frozenset[UOp]] = {}
     for u in order:
+        if u.code not in _STATEFUL:
+            continue
         if u.op is Ops.STORE:
             writes[u] = frozenset([_memory(u.src[0])])
         elif u.op is Ops.END or u.op is Ops.SINK:
@@ -225,11 +248,11 @@ class _Nest:
     """The loops of a program: what closes each, and which one it stands in."""
 
     def __init__(self, order: list[UOp]) -> None:
-        self.ranges = [u for u in order if u.op is Ops.RANGE]
+        self.ranges = [u for u in order if u.code == Ops.RANGE]
         self.closers: dict[UOp, list[UOp]] = {r: [] for r in self.ranges}
         around: dict[UOp, dict[UOp, None]] = {r: {} for r in self.ranges}
         for u in order:
-            if u.op is Ops.END or u.op is Ops.REDUCE:
+            if u.code in _CLOSERS:
                 for k, r in enumerate(u.src[1:]):
                     self.closers[r].append(u)
                     around[r].update(dict.fromkeys(chain(u.ranges, u.src[1 : 1 + k])))
@@ -291,8 +314,13 @@ def _loops(order: list[UOp], root: UOp, stage: Stage) -> Iterator[Fault]:
             r,
             "it stands, by what closes it, inside a loop that stands inside it: they are not inside one another",
         )
+    last: tuple[UOp, ...] = ()
     for u in order:
-        if u.op is not Ops.LINEAR and not nest.is_chain(u.ranges):
+        ranges = u.ranges
+        if ranges == last or u.op is Ops.LINEAR:
+            continue
+        last = ranges
+        if not nest.is_chain(ranges):
             yield 11, u, f"its loops are not inside one another: {', '.join(f'r{r.arg.id}' for r in u.ranges)}"
     threads = [r for r in nest.ranges if r.arg.axis_type is AxisType.THREAD]
     if len(threads) > 1:
@@ -304,12 +332,12 @@ def _loops(order: list[UOp], root: UOp, stage: Stage) -> Iterator[Fault]:
 def _loop_ranges(order: list[UOp], stage: Stage) -> Iterator[Fault]:
     ids: dict[int, UOp] = {}
     for u in order:
-        if u.op is Ops.RANGE:
+        if u.code == Ops.RANGE:
             if ids.setdefault(u.arg.id, u) is not u:
                 yield 8, u, f"{ids[u.arg.id]!r} has its id"
             if stage is not Stage.LOOP and u.arg.axis_type in TILE:
                 yield 17, u, f"a range of type {u.arg.axis_type!r}"
-        elif u.op is Ops.REDUCE and stage is not Stage.LOOP:
+        elif u.code == Ops.REDUCE and stage is not Stage.LOOP:
             yield 17, u, "a REDUCE"
 
 
@@ -351,12 +379,15 @@ def _linear(root: UOp) -> Iterator[Fault]:
 
 
 def _faults(graph: UOp, order: list[UOp], stage: Stage) -> Iterator[Fault]:
-    checks = _CHECKS[stage]
+    rows = _ROWS[stage]
     for u in order:
-        fault = _by_table(u, stage)
-        if fault is None:
-            check = checks.get(u.op)
-            fault = None if check is None else check(u)
+        least, most, accepted, check = rows[u.code]
+        if not least <= len(u.src) <= most or type(u.arg) not in accepted:
+            fault = _by_table(u, stage)
+        elif check is not None:
+            fault = check(u)
+        else:
+            continue
         if fault is not None:
             yield fault
     if stage & LOOPS:
