@@ -55,7 +55,7 @@ class Core:
         """
         self.uop = data if type(data) is UOp else data.uop if isinstance(data, Core) else interop.from_data(data)
         if dtype is not None:
-            self.uop = self.uop.cast(to_dtype(dtype))
+            self.uop = as_dtype(self.uop, to_dtype(dtype))
 
     @classmethod
     def _of(cls, uop: UOp) -> Self:
