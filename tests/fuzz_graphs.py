@@ -19,6 +19,9 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from unittest import mock
 
+# Before anything reads it: graphs are verified between stages, and no plan of another machine is kept on disk.
+os.environ.setdefault("UOPC_VERIFY", "1")
+
 import numpy as np
 from bounds import Claim, claims, compare
 from graphs import build, seeded
@@ -43,7 +46,8 @@ SPECIAL_EVERY = 4
 # What a small machine's passes wait for; each is a number that only decides where time is spent.
 SMALL_SIZES = {
     "uopc.kernelize": {"SPLIT_ELEMENTS": 64, "SPLIT_PART": 16, "SPLIT_MAX_PARTS": 8, "MAX_KERNEL_OPS": 12, "MAX_INSTANCES": 4, "BROADCAST_WORK": 16},
-    "uopc.blockize": {"LEAST_TILES": 2, "BLOCK_ROWS": 12, "BLOCK_REDUCE": 7, "ALIASING_STEP": 16},
+    "uopc.blockize.panels": {"LEAST_TILES": 2, "BLOCK_ROWS": 12, "BLOCK_REDUCE": 7, "ALIASING_STEP": 16},
+    "uopc.blockize.cascades": {"LEAST_ROWS": 2},
     "uopc.opt.layout": {"REUSE": 2, "LEAST_LANES": 2},
     "uopc.opt.schedule": {"SUM_BLOCK": 3, "MERGE_WORK": 1, "ENOUGH_TRIPS": 2},
     "uopc.render_c.kernel": {"CHUNK_WORK": 40, "MAX_CHUNKS": 64, "MAX_DEPTH": 4},
@@ -222,5 +226,4 @@ def _many(args: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("UOPC_VERIFY", "1")
     sys.exit(main())

@@ -334,9 +334,7 @@ class Builder:
             return u
         if self.chance(3):
             a = a.alu(Ops.MAX, 0)
-        left = UOp(Ops.EXPAND, (UOp(Ops.RESHAPE, (a,), (m, 1, k)),), (m, n, k))
-        right = UOp(Ops.EXPAND, (UOp(Ops.RESHAPE, (b,), (1, n, k)),), (m, n, k))
-        return UOp(Ops.REDUCE, (left * right,), ReduceArg(Ops.ADD, (2,)))
+        return product(a, b)
 
     def softmax(self, u: UOp) -> UOp:
         if not u.shape or not u.shape[-1]:
@@ -348,6 +346,37 @@ class Builder:
             u = triangle(u.shape[0]).where(u, UOp.const(-math.inf, u.dtype))
         e = (u - keep(u, Ops.MAX)).alu(Ops.EXP)
         return e / keep(e, Ops.ADD)
+
+    def attention(self, u: UOp) -> UOp:
+        """Weights from products of rows, masked or not, and what they make of other rows; with heads, or without."""
+        n, m, d, e = (self.one((4, 17, 33, 8, 5, 1, 40)) for _ in range(4))
+        lead = self.one(((), (2,), (), (1, 3)))
+        dtype = self.one((dtypes.float32, dtypes.float32, dtypes.float64, dtypes.float16, dtypes.bfloat16))
+        q, k, v = (self.leaf((*lead, *s), dtype) for s in ((n, d), (m, d), (e, m) if self.chance(2) else (m, e)))
+        if v.shape[-2:] == (m, e) and m != e:
+            axes = len(lead)
+            v = UOp(Ops.PERMUTE, (v,), (*range(axes), axes + 1, axes))
+        if v.shape[-1] != m:
+            return u
+        scores = product(q, k) * self.one((0.125, 1.0, -0.5))
+        if not self.special:
+            scores = scores.alu(Ops.MIN, 30.0).alu(Ops.MAX, -30.0)
+        if self.chance(2):
+            mask = triangle(n, m) if self.chance(2) else self.leaf((n, m), dtypes.bool_)
+            mask = self.grow(UOp(Ops.RESHAPE, (mask,), (*(1 for _ in lead), n, m)), scores.shape)
+            scores = mask.where(scores, UOp.const(self.one((-math.inf, -1e30, 0.0)), dtype))
+        kind = self.pick(5)
+        if kind == 1:
+            weights = scores.alu(Ops.EXP)  # no maximum
+        elif kind == 2:
+            weights = (scores - keep(scores, Ops.MAX)).alu(Ops.EXP)  # no sum
+        elif kind == 3:
+            centred = scores - keep(scores, Ops.MAX)
+            weights = centred * centred  # not of a form that keeps up with a changing maximum
+        else:
+            e = (scores - keep(scores, Ops.MAX)).alu(Ops.EXP)
+            weights = e / keep(e, Ops.ADD)
+        return product(weights, v)
 
     def normalise(self, u: UOp) -> UOp:
         if not u.shape or not u.shape[-1]:
@@ -369,7 +398,7 @@ class Builder:
         u = self.value()
         makers = (
             *[self.binary] * 6, *[self.unary] * 4, *[self.move] * 8, *[self.reduce] * 5, *[self.choose] * 2, *[self.cast] * 2, self.join,
-            self.join, self.gather, self.matmul, self.matmul, self.softmax, self.normalise, self.scan,
+            self.join, self.gather, self.attention, self.attention, self.matmul, self.matmul, self.softmax, self.normalise, self.scan,
         )  # fmt: skip
         made = self.one(makers)(u)
         if made.shape or made is not u:
@@ -382,11 +411,21 @@ def keep(u: UOp, op: Ops) -> UOp:
     return UOp(Ops.EXPAND, (UOp(Ops.RESHAPE, (small,), (*small.shape, 1)),), u.shape)
 
 
-def triangle(n: int) -> UOp:
+def product(a: UOp, b: UOp) -> UOp:
+    """The products of the rows of ``a`` and of ``b``, summed: a matrix times a transposed one, over leading axes."""
+    *lead, n, k = a.shape
+    m = b.shape[-2]
+    left = UOp(Ops.EXPAND, (UOp(Ops.RESHAPE, (a,), (*lead, n, 1, k)),), (*lead, n, m, k))
+    right = UOp(Ops.EXPAND, (UOp(Ops.RESHAPE, (b,), (*lead, 1, m, k)),), (*lead, n, m, k))
+    return UOp(Ops.REDUCE, (left * right,), ReduceArg(Ops.ADD, (len(lead) + 2,)))
+
+
+def triangle(n: int, m: int | None = None) -> UOp:
     """True where the column is not past the row."""
-    counting = UOp(Ops.IOTA, (), n, dtypes.int32)
-    rows = UOp(Ops.EXPAND, (UOp(Ops.RESHAPE, (counting,), (n, 1)),), (n, n))
-    columns = UOp(Ops.EXPAND, (UOp(Ops.RESHAPE, (counting,), (1, n)),), (n, n))
+    m = n if m is None else m
+    rows, columns = UOp(Ops.IOTA, (), n, dtypes.int32), UOp(Ops.IOTA, (), m, dtypes.int32)
+    rows = UOp(Ops.EXPAND, (UOp(Ops.RESHAPE, (rows,), (n, 1)),), (n, m))
+    columns = UOp(Ops.EXPAND, (UOp(Ops.RESHAPE, (columns,), (1, m)),), (n, m))
     return columns <= rows
 
 
