@@ -180,14 +180,24 @@ class Component(NamedTuple):
     tile: Tile | None = None
 
 
+class Limit(NamedTuple):
+    """A bound on what a cascade visits: ``row * rows + step * steps + offset <= 0``, of the output's row and the
+    position along the reduced axis."""
+
+    row: int
+    step: int
+    offset: int
+
+
 class CascadeArg(NamedTuple):
     """Which cascade of its graph a CASCADE is, its reductions in the order in which they depend on each other, and how
     many
-    elements of the reduced axis one block holds (0: not yet decided)."""
+    elements of the reduced axis one block holds (0: not yet decided).  Steps beyond ``limits`` change nothing."""
 
     id: int
     components: tuple[Component, ...]
     block: int = 0
+    limits: tuple[Limit, ...] = ()
 
 
 class StateArg(NamedTuple):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from uopc._hot.rangeify import Engine
+from uopc.blockize.limits import limits
 from uopc.blockize.operands import View, packed, shared_parts
 from uopc.ops import ALU, MOVEMENT, AxisType, KernelInfo, Ops, Tile
 from uopc.rangeify import Ctx, Opts, rangeify
@@ -63,6 +64,9 @@ class _Layout:
     node: UOp
     axes: list[tuple[int | None, ...] | None]  # None: nobody asks for it
     everywhere: set[int]  # the output axes that all reductions have
+    outputs: Idx  # a range for each output axis, in terms of which the bodies below are
+    ranged: list[tuple[Ops, UOp]]  # each reduction's op and ranged body
+    step: UOp  # the range along the reduced axis
     rows: int | None = None  # the one that lanes run along
 
 
@@ -96,6 +100,7 @@ def _lay_out(body: UOp, node: UOp) -> tuple[_Layout, list[dict[UOp, Idx]]]:
             found[u.arg.index] = _positions(probe.asked(u)[0], known)
     bodies = _bodies(node)
     inside: list[dict[UOp, Idx]] = [{} for _ in bodies]
+    ranged: list[tuple[Ops, UOp]] = []
     for k in reversed(range(len(bodies))):
         if k not in found:
             continue
@@ -103,7 +108,8 @@ def _lay_out(body: UOp, node: UOp) -> tuple[_Layout, list[dict[UOp, Idx]]]:
         mine = _Probe()
         along = mine.ctx.range(bodies[k][0].shape[axis], AxisType.REDUCE)
         at = [UOp.const(0) if a is None else idx[a] for a in found[k]]
-        rangeify(bodies[k][0], (*at[:axis], along, *at[axis:]), mine.ctx)
+        value = rangeify(bodies[k][0], (*at[:axis], along, *at[axis:]), mine.ctx)
+        ranged.append((node.arg.components[k].op, value))
         for u in toposort(bodies[k][0]):
             asked = mine.asked(u)
             if u.op is Ops.STATE and asked:
@@ -111,7 +117,8 @@ def _lay_out(body: UOp, node: UOp) -> tuple[_Layout, list[dict[UOp, Idx]]]:
             if len(asked) == 1:
                 inside[k][u] = tuple(UOp.const(-1) if i is along else i for i in asked[0])
     everywhere = set.intersection(*({a for a in axes if a is not None} for axes in found.values()))
-    return _Layout(node, [found.get(k) for k in range(len(bodies))], everywhere), inside
+    axes = [found.get(k) for k in range(len(bodies))]
+    return _Layout(node, axes, everywhere, idx, ranged, along), inside
 
 
 def _shared(layout: _Layout) -> list[UOp]:
@@ -258,8 +265,8 @@ def _sizes(body: UOp, rows: int | None, layouts: list[tuple[_Layout, list[dict[U
 
 
 def _steps(length: int, fits: int) -> int:
-    """Elements of the reduced axis in a block: about as many as fit; a divisor of its length if one is near, so that nothing
-    is left over to compile once more."""
+    """Elements of the reduced axis in a block: about as many as fit; a divisor of its length if one is near, so that
+    nothing is left over to compile once more."""
     if length <= fits:
         return length
     near = [n for n in range(fits // 2, fits + fits // 3 + 1) if length % n == 0]
@@ -284,7 +291,9 @@ def _blocked(layout: _Layout, inside: list[dict[UOp, Idx]], sizes: _Sizes, machi
         shape = tuple(n for a, n in enumerate(b.shape) if a != c.axis)
         components.append(c._replace(tile=_running(k, layout, shape, sizes)) if layout.axes[k] is not None else c)
     length = bodies[0][0].shape[node.arg.components[0].axis]
-    return made.replace(arg=node.arg._replace(components=tuple(components), block=min(sizes.steps, length)))
+    bounds = () if layout.rows is None else limits(layout.ranged, layout.outputs[layout.rows], layout.step)
+    arg = node.arg._replace(components=tuple(components), block=min(sizes.steps, length), limits=bounds)
+    return made.replace(arg=arg)
 
 
 def _with_stages(

@@ -168,6 +168,8 @@ def _stored(root: UOp) -> list[tuple[UOp, UOp]]:
 def schedule(root: UOp, machine: Device) -> UOp:
     """The kernel ``root`` with ``Opts`` in its KernelInfo, for a machine with these vectors and registers."""
     stores = _stored(root)
+    if any(u.op is Ops.CASCADE for u in toposort(root)):
+        return root  # its sizes follow from its blocks
     if not any(u.op is Ops.REDUCE for u in toposort(root)):
         flat = _flatten(stores)
         if flat is not None:

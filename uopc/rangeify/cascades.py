@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from uopc.ops import AxisType, KernelInfo, Ops, ReduceArg, Tile
-from uopc.rangeify.context import Combine, Ctx, Idx, Request
+from uopc.rangeify.context import ZERO, Combine, Ctx, Idx, Request
 from uopc.rangeify.tiles import at_origin, begin, block_origin, flat, new_cell, start, tile_nest
 from uopc.uop import UOp, sink, toposort
 
@@ -21,7 +21,7 @@ class Part:
     """A stretch of the axis: where it begins, how many elements a block of it holds, its loop, and the mark of its
     end."""
 
-    first: int
+    first: UOp
     size: int
     loop: tuple[UOp, ...]
     mark: UOp
@@ -42,7 +42,8 @@ class Running:
 class Cascade:
     """A CASCADE under way in one kernel."""
 
-    def __init__(self, node: UOp, ctx: Ctx) -> None:
+    def __init__(self, node: UOp, row: UOp, rows: int, ctx: Ctx) -> None:
+        """``row``: the first output row of the block at hand; ``rows``: how many it has."""
         self.node, self.ctx = node, ctx
         self.components = node.arg.components
         rest = iter(node.src)
@@ -52,12 +53,27 @@ class Cascade:
         size = self.bodies[0][0].shape[self.components[0].axis]
         block = min(node.arg.block or size, size)
         whole = size // block
-        self.parts = [self.part(0, block, whole)]
+        first, trips = self.visited(block, whole, row, rows)
+        self.parts = [self.part(first, block, trips)]
         if size % block:
-            self.parts.append(self.part(whole * block, size % block, 1))
+            self.parts.append(self.part(UOp.const(whole * block), size % block, UOp.const(1)))
 
-    def part(self, first: int, size: int, trips: int) -> Part:
-        loop = (self.ctx.range(trips, AxisType.REDUCE),) if trips > 1 else ()
+    def visited(self, block: int, count: int, row: UOp, rows: int) -> tuple[UOp, UOp]:
+        """The first position of the first of ``count`` blocks that the limits let through, and how many follow."""
+        begin, end = ZERO, UOp.const(count)
+        for limit in self.node.arg.limits:
+            # the row of the block that lets most through
+            best = row * limit.row + min(0, limit.row * (rows - 1)) + limit.offset
+            if limit.step > 0:
+                end = end.minimum((best * -1) // limit.step // block + 1)
+            else:
+                begin = begin.maximum(((best + (-limit.step - 1)) // -limit.step) // block)
+        begin = self.ctx.simplify(begin.minimum(count))
+        trips = self.ctx.simplify((end - begin).maximum(0))
+        return self.ctx.simplify(begin * block), trips
+
+    def part(self, first: UOp, size: int, trips: UOp) -> Part:
+        loop = (self.ctx.range(trips, AxisType.REDUCE),) if trips.vmax > 1 or trips.vmin < 1 else ()
         self.ctx.blocks.update(loop)
         self.ctx.marks += 1
         return Part(first, size, loop, UOp(Ops.SINK, (), KernelInfo(f"mark {self.ctx.marks}")))
@@ -117,7 +133,7 @@ class Cascade:
         nest = tile_nest(self.tile(k), ctx)
         at = at_origin(running.origin, nest, ctx)
         steps = (ctx.range(part.size, AxisType.REDUCE),) if part.size > 1 else ()
-        along = UOp.const(part.first)
+        along = part.first
         for r in part.loop:
             along = along + r * part.size
         for r in steps:
@@ -153,16 +169,21 @@ class Cascade:
         return sink(*updates, *copies).end(*self.parts[p].loop)
 
 
-def _cascade(node: UOp, ctx: Ctx) -> Cascade:
-    """The cascade of a CASCADE node; its STATEs find it by their number."""
+def _cascade(u: UOp, idx: Idx, ctx: Ctx) -> Cascade:
+    """The cascade of a COMPONENT, made when the first is asked for; its STATEs find it by their number."""
+    node = u.src[0]
     if node.arg.id not in ctx.cascades:
-        ctx.cascades[node.arg.id] = Cascade(node, ctx)
+        tile = node.arg.components[u.arg.index].tile
+        rows = tile.layout[-1] if tile is not None and tile.layout else None
+        origin = block_origin(idx, ctx)
+        row, count = (ZERO, 1) if rows is None else (origin[rows], tile.extents[rows])
+        ctx.cascades[node.arg.id] = Cascade(node, row, count, ctx)
     return ctx.cascades[node.arg.id]  # type: ignore[no-any-return]
 
 
 def component(u: UOp, idx: Idx, ctx: Ctx) -> tuple[list[Request], Combine]:
     """The final value of a reduction: every part is run, one after the other."""
-    cascade, k = _cascade(u.src[0], ctx), u.arg.index
+    cascade, k = _cascade(u, idx, ctx), u.arg.index
     cascade.enter(k, idx)
     parts = [cascade.update(k, p) for p in range(len(cascade.parts)) if p not in cascade.running[k].updates]
 
