@@ -27,9 +27,7 @@ settings.load_profile("uopc-ci" if IN_CI else "uopc")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run the tests marked slow, as CI does")
-    parser.addoption(
-        "--update-golden", action="store_true", help="write the files in tests/golden instead of comparing"
-    )
+    parser.addoption("--update-golden", action="store_true", help="write tests/golden instead of comparing")
 
 
 GOLDEN = Path(__file__).parent / "golden"

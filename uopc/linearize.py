@@ -168,7 +168,7 @@ def _apart(a: UOp, b: UOp) -> bool:
 
 
 def _span(index: UOp) -> tuple[UOp | None, int, int]:
-    """The address of an INDEX as a base (None: nothing) and a constant, and how many elements follow; 0 if not known."""
+    """The address of an INDEX as a base (None: 0) and a constant, and how many elements follow; 0 if not known."""
     at = index.src[1]
     memory = index.src[0]
     while memory.op is Ops.AFTER:

@@ -166,9 +166,11 @@ class Kernel:
             [
                 *self._title(),
                 *self.unit.lines.values(),
+                "",
                 f"void {self.name}_range(void *const *args, long lo, long hi) {{",
                 *body,
                 "}",
+                "",
                 *self._launch(params),
                 "",
             ]

@@ -1,0 +1,103 @@
+/* online_softmax: writes d0 float32[64, 32], reads d1 float32[64, 32], reads d2 float32[64, 32],
+   reads d3 float32[64, 32] */
+typedef float f32x16 __attribute__((vector_size(64)));
+typedef f32x16 f32x16u __attribute__((aligned(4), may_alias));
+typedef float f32x8 __attribute__((vector_size(32)));
+typedef f32x8 f32x8u __attribute__((aligned(4), may_alias));
+typedef float f32x4 __attribute__((vector_size(16)));
+typedef f32x4 f32x4u __attribute__((aligned(4), may_alias));
+typedef float f32x2 __attribute__((vector_size(8)));
+typedef f32x2 f32x2u __attribute__((aligned(4), may_alias));
+#define INLINE static inline __attribute__((always_inline))
+INLINE float add_lanes_f32x16(f32x16 a) {
+  f32x8 h8 = *(f32x8u *)&a + ((f32x8u *)&a)[1];
+  f32x4 h4 = *(f32x4u *)&h8 + ((f32x4u *)&h8)[1];
+  f32x2 h2 = *(f32x2u *)&h4 + ((f32x2u *)&h4)[1];
+  return h2[0] + h2[1];
+}
+INLINE float max_f32(float a, float b) { return ((a > b) | (a != a)) ? a : b; }
+INLINE float at_least_f32(float a, float b) {
+#if __AVX__ && __F16C__
+  float r;
+  __asm__("vmaxss %1, %2, %0" : "=v"(r) : "v"(a), "v"(b));
+  return r;
+#else
+  return a < b ? b : a;
+#endif
+}
+INLINE float at_most_f32(float a, float b) {
+#if __AVX__ && __F16C__
+  float r;
+  __asm__("vminss %1, %2, %0" : "=v"(r) : "v"(a), "v"(b));
+  return r;
+#else
+  return a > b ? b : a;
+#endif
+}
+INLINE int i32_bits_f32(float a) { return ((union { float from; int to; }){a}).to; }
+INLINE float f32_bits_i32(int a) { return ((union { int from; float to; }){a}).to; }
+
+void online_softmax_range(void *const *args, long lo, long hi) {
+  float *restrict d0 = args[0];
+  const float *restrict d1 = args[1];
+  const float *restrict d2 = args[2];
+  const float *restrict d3 = args[3];
+  for (long i0 = lo; i0 < hi; i0++) {
+    float a2[32] __attribute__((aligned(64)));
+    float a0, a1;
+    long v0 = i0 * 32;
+    f32x16 v1 = *(const f32x16u *)(d1 + v0);
+    long v2 = v0 + 16;
+    f32x16 v3 = *(const f32x16u *)(d1 + v2);
+    a0 = -__builtin_inff();
+    a1 = 0.0f;
+    *(f32x16u *)a2 = (f32x16){};
+    *(f32x16u *)(a2 + 16) = (f32x16){};
+    for (long i1 = 0; i1 < 64; i1++) {
+      float v4 = a0;
+      long v5 = i1 * 32;
+      long v6 = v5 + 16;
+      f32x16 v7 = v1 * *(const f32x16u *)(d2 + v5) + v3 * *(const f32x16u *)(d2 + v6);
+      float v8 = add_lanes_f32x16(v7) * 0.17677669f;
+      float v9 = max_f32(v4, v8);
+      float v10 = -v9;
+      float v11 = at_most_f32(at_least_f32(v4 + v10, -104.0f), 89.0f);
+      float v12 = v11 * 1.442695f + 1.2583166e+07f;
+      float v13 = v12 - 1.2583166e+07f;
+      float v14 = v11 + v13 * -0.69314575f + v13 * -1.4286068e-06f;
+      float v15 = (v14 * 0.0013780594f + 0.0083731245f) * v14 + 0.041669536f;
+      float v16 = ((v15 * v14 + 0.16666472f) * v14 + 0.49999985f) * v14;
+      int v17 = i32_bits_f32(v12);
+      int v18 = v17 >> 1;
+      float v19 = ((v16 + 1.0f) * v14 + 1.0f) * f32_bits_i32(v18 << 23);
+      float v20 = v19 * f32_bits_i32((v17 - v18) << 23);
+      float v21 = at_most_f32(at_least_f32(v8 + v10, -104.0f), 89.0f);
+      float v22 = v21 * 1.442695f + 1.2583166e+07f;
+      float v23 = v22 - 1.2583166e+07f;
+      float v24 = v21 + v23 * -0.69314575f + v23 * -1.4286068e-06f;
+      float v25 = (v24 * 0.0013780594f + 0.0083731245f) * v24 + 0.041669536f;
+      float v26 = ((v25 * v24 + 0.16666472f) * v24 + 0.49999985f) * v24;
+      int v27 = i32_bits_f32(v22);
+      int v28 = v27 >> 1;
+      float v29 = ((v26 + 1.0f) * v24 + 1.0f) * f32_bits_i32(v28 << 23);
+      float v30 = v29 * f32_bits_i32((v27 - v28) << 23);
+      f32x16 v31 = *(f32x16u *)a2 * v20 + v30 * *(const f32x16u *)(d3 + v5);
+      f32x16 v32 = *(f32x16u *)(a2 + 16);
+      a0 = v9;
+      a1 = a1 * v20 + v30;
+      *(f32x16u *)a2 = v31;
+      *(f32x16u *)(a2 + 16) = v32 * v20 + v30 * *(const f32x16u *)(d3 + v6);
+    }
+    float v33 = a1;
+    *(f32x16u *)(d0 + v0) = *(f32x16u *)a2 / v33;
+    *(f32x16u *)(d0 + v2) = *(f32x16u *)(a2 + 16) / v33;
+  }
+}
+
+const long online_softmax_launch[3] = {64, 1, 1};
+void online_softmax(float *restrict d0, const float *restrict d1, const float *restrict d2, const float *restrict d3) {
+  void *args[] = {(void *)d0, (void *)d1, (void *)d2, (void *)d3};
+  #pragma omp parallel for schedule(dynamic, 1)
+  for (long lo = 0; lo < 64; lo += 1)
+    online_softmax_range(args, lo, lo + 1);
+}
