@@ -200,7 +200,7 @@ class Kernel:
     def _launch(self, params: list[str]) -> Iterator[str]:
         """The whole kernel as OpenMP C, for a reader and any compiler; the runtime calls the range function itself."""
         trips, chunk = self._chunks()
-        dynamic = int(chunk < trips)
+        dynamic = (2 if self._grows() else 1) if chunk < trips else 0
         args = [f"(void *)d{slot}" for slot in range(len(self.buffers))] or ["0"]
         yield f"const long {self.name}_launch[3] = {{{trips}, {chunk}, {dynamic}}};"
         yield f"void {self.name}({', '.join(params) or 'void'}) {{"
@@ -213,6 +213,14 @@ class Kernel:
             last = f"lo + {chunk} < {trips} ? lo + {chunk} : {trips}" if trips % chunk else f"lo + {chunk}"
             yield f"    {self.name}_range(args, lo, {last});"
         yield "}"
+
+    def _grows(self) -> bool:
+        """Whether later iterations of the parallel loop run longer inner loops: they then go first."""
+        if self.thread is None:
+            return False
+        first, last = UOp.const(0), UOp.const(max(self.thread.src[0].arg - 1, 0))
+        ends = [u.src[0] for u in self.statements if u.op is Ops.RANGE and self.thread in u.src[0].ranges]
+        return any(e.substitute({self.thread: first}).vmax < e.substitute({self.thread: last}).vmin for e in ends)
 
     def _chunks(self) -> tuple[int, int]:
         """Iterations of the parallel loop, and how many make a chunk: a matter of the code alone, never of the number

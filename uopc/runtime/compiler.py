@@ -41,7 +41,7 @@ DEFAULT_FLAGS = (
     "-fno-math-errno",
     "-fno-trapping-math",
 )
-ALWAYS = ("-std=gnu11", "-fPIC", "-w")
+ALWAYS = ("-std=gnu11", "-fPIC", "-w", "-fwrapv")  # integers wrap, as NumPy's do
 # One segment less to map and a page less to read; no id that nobody asks for.
 LINK_FLAGS = ("-shared", "-z", "noseparate-code", "-z", "noexecstack", "--build-id=none", "--hash-style=gnu")
 LIBRARIES_IN_MEMORY = 4096
