@@ -65,6 +65,8 @@ _DEAR = frozenset(
 )
 _WRITTEN = frozenset({Ops.REDUCE, Ops.STAGE, Ops.COMPONENT})
 _CHOICE = frozenset({Ops.STACK, Ops.CAT})
+# Below these, an index is the same one or in another order; below others it may be anything.
+_KEEPS_INDEX = ALU | {Ops.EXPAND, Ops.PERMUTE, Ops.STAGE}
 
 Axes = tuple[frozenset[int], ...]
 
@@ -154,6 +156,10 @@ def _index_below(u: UOp, axes: Axes, kernel: _Kernel) -> list[Axes]:
     return [axes if s.shape else () for s in u.src]
 
 
+def _wide(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(n for n in shape if n != 1)
+
+
 def _fresh_index(u: UOp, kernel: _Kernel) -> Axes:
     """An index of loops of its own: a reduction of a cascade runs over as much as its value is large."""
     enclosing, out = frozenset[int](), []
@@ -192,7 +198,8 @@ class _Cuts:
         self.fuse_reduce = fuse_reduce
         self.order = toposort(root)
         self.costs = _Costs(self.order)
-        self.instances: dict[UOp, dict[tuple[_Kernel, Axes], None]] = {}
+        # each with whether its index is that of the kernel's output, axis by axis
+        self.instances: dict[UOp, dict[tuple[_Kernel, Axes], bool]] = {}
         self.consumers: dict[UOp, int] = {}
         for u in self.order:
             for s in u.src:
@@ -212,16 +219,16 @@ class _Cuts:
                 self.keep_together(u)
             if u in self.together and u.op is Ops.REDUCE:
                 kernels = dict.fromkeys(kernel for kernel, _ in self.instances.get(u, ()))
-                self.pass_down(u, [(kernel, _fresh_index(u, kernel)) for kernel in kernels])
+                self.pass_down(u, {(kernel, _fresh_index(u, kernel)): False for kernel in kernels})
             elif u in self.staged or u in self.under_stage or (self.instances.get(u) and self.wants_buffer(u)):
                 self.staged.add(u)
                 if u.op in _CHOICE:  # written source by source, each at its own index
                     for s in u.src:
-                        self.instances.setdefault(s, {})[self.start_kernel(s)] = None
+                        self.instances.setdefault(s, {})[self.start_kernel(s)] = True
                 else:
-                    self.pass_down(u, [self.start_kernel(u)])
+                    self.pass_down(u, {self.start_kernel(u): True})
             else:
-                self.pass_down(u, list(self.instances.get(u, ())))
+                self.pass_down(u, dict(self.instances.get(u, ())))
         return self.staged
 
     def start_kernel(self, u: UOp) -> tuple[_Kernel, Axes]:
@@ -235,12 +242,14 @@ class _Cuts:
         kernel.shared.update([0] if enclosing else [])
         return kernel, tuple(axes)
 
-    def pass_down(self, u: UOp, instances: list[tuple[_Kernel, Axes]]) -> None:
-        for kernel, axes in instances:
+    def pass_down(self, u: UOp, instances: dict[tuple[_Kernel, Axes], bool]) -> None:
+        keeps = u.op in _KEEPS_INDEX or (u.op is Ops.RESHAPE and _wide(u.shape) == _wide(u.src[0].shape))
+        for (kernel, axes), plain in instances.items():
             if u.op in ALU:
                 kernel.ops += 1
             for s, below in zip(u.src, _index_below(u, axes, kernel)):
-                self.instances.setdefault(s, {})[kernel, below] = None
+                known = self.instances.setdefault(s, {})
+                known[kernel, below] = known.get((kernel, below), True) and plain and keeps
 
     def wants_buffer(self, u: UOp) -> bool:
         """Whether ``u`` is written down, all its uses being known."""
@@ -251,6 +260,8 @@ class _Cuts:
             return True
         if u.op in ALU and any(kernel.ops > MAX_KERNEL_OPS for kernel, _ in uses):
             return True
+        if u.op is Ops.COMPONENT and not (len(uses) == 1 and all(self.instances[u].values())):
+            return True  # a cascade runs over blocks of its kernel's output, and has its values there only
         if u.op in (Ops.REDUCE, Ops.COMPONENT):
             return self.fuse_reduce is False or (
                 self.fuse_reduce is None and (len(uses) > MAX_INSTANCES or self.recompute_loses(u))
