@@ -1,18 +1,24 @@
 # Integer bounds of a new node, from those of its sources.  Included by uop.pyx.
 #
-# INT64_MIN as a lower and INT64_MAX as an upper bound mean "unknown" (uint64 reaches beyond, and an index may in theory), so
-# that no bound is ever the other extreme.  A function returns False where it knows nothing.
+# INT64_MIN as a lower and INT64_MAX as an upper bound mean "unknown" (uint64 reaches beyond, and an index may in
+# theory), so that no bound is ever the other extreme.  A function returns False where it knows nothing.
 
 ctypedef bint (*bounds_t)(UOp, UOp, UOp) noexcept
 
-cdef bounds_t BOUNDS[MAX_OPS]  # of operations, by op; the operands are given (the second is the first where there is one)
+cdef bounds_t BOUNDS[MAX_OPS]  # of operations, by op, given two operands (twice the one where there is one)
+
+
+cdef inline bint saturated(UOp u) noexcept:
+    """Whether a 64-bit integer may have wrapped: it does so at the same values at which bounds saturate."""
+    return u.info.kind == K_INT and (
+        (u.lo == INT64_MIN and u.info.lo == INT64_MIN) or (u.hi == INT64_MAX and u.info.hi == INT64_MAX)
+    )
 
 
 cdef bint bounds_add(UOp u, UOp a, UOp b) noexcept:
     u.lo = sat_add(a.lo, b.lo)
     u.hi = sat_add(a.hi, b.hi)
-    # 64-bit integers wrap at the same values at which bounds saturate
-    return u.info.kind != K_INT or ((u.lo > INT64_MIN or u.info.lo > INT64_MIN) and (u.hi < INT64_MAX or u.info.hi < INT64_MAX))
+    return not saturated(u)
 
 
 cdef bint bounds_mul(UOp u, UOp a, UOp b) noexcept:
@@ -27,7 +33,7 @@ cdef bint bounds_mul(UOp u, UOp a, UOp b) noexcept:
         t = sat_mul(a.hi, b.hi)
         u.lo = min(min(p, q), min(s, t))
         u.hi = max(max(p, q), max(s, t))
-    return u.info.kind != K_INT or ((u.lo > INT64_MIN or u.info.lo > INT64_MIN) and (u.hi < INT64_MAX or u.info.hi < INT64_MAX))
+    return not saturated(u)
 
 
 cdef bint bounds_idiv(UOp u, UOp a, UOp b) noexcept:
@@ -203,7 +209,7 @@ cdef int infer_bounds(UOp u) except -1:
             a = <UOp>PyTuple_GET_ITEM(u.src, 0)
             known = BOUNDS[u.code](u, a, <UOp>PyTuple_GET_ITEM(u.src, 1) if PyTuple_GET_SIZE(u.src) > 1 else a)
     # what leaves the type wraps: then it may be anything
-    if not known or u.lo == INT64_MAX or u.hi == INT64_MIN or (info.kind != K_INDEX and (u.lo < info.lo or u.hi > info.hi)):
+    if not known or u.lo == INT64_MAX or u.hi == INT64_MIN or u.lo < info.lo or u.hi > info.hi:
         u.lo = info.lo
         u.hi = info.hi
     return 0

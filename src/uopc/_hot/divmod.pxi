@@ -1,4 +1,5 @@
-# Floor division and modulo of sums by a positive constant, and what puts the two together again.  Included by simplify.pyx.
+# Floor division and modulo of sums by a positive constant, and what puts the two together again.  Included by
+# simplify.pyx.
 #
 # All rules here are exact for floors, so that negative values need no care:
 #   (x + c*k) // c = x//c + k              (x + c*k) % c = x % c
@@ -79,7 +80,9 @@ cdef bint split_factor(Sum* s, int64_t c, int64_t* factor, Sum* whole, Sum* rest
 
 
 cdef bint lift(Sum* s, int64_t c, int64_t* k) except -1:
-    """s plus the fewest k*c that keep it from being negative, where bounds know: C's / and % are then right, and one form is kept."""
+    """s plus the fewest k*c that keep it from being negative, where bounds know: C's / and % are then right, and one
+    form is kept.
+    """
     cdef int64_t lo, hi
     sum_limits(s, &lo, &hi)
     k[0] = -floor_div(lo, c) if lo != INT64_MIN and lo < 0 else 0
@@ -122,7 +125,7 @@ cdef UOp idiv_by(UOp x, int64_t c, DInfo info):
 
 
 cdef bint scale_into(Sum* s, UOp inner, int64_t a, int64_t* c) except -1:
-    """s = (inner//a + r) becomes inner + r*a, and the divisor c becomes c*a; False, and nothing has changed, on overflow."""
+    """s = inner//a + r becomes inner + r*a, the divisor c becomes c*a; on overflow False, and nothing changed."""
     cdef Sum made
     cdef int64_t ac
     if uopc_mul_overflows(c[0], a, &ac) or not sum_of(&made, inner) or not sum_add_constant(&made, s.constant, a):
@@ -200,7 +203,7 @@ cdef UOp divide(UOp u):
     return x if u.code == C_IDIV else binary(C_MUL, x, const_int(-1, u.info))
 
 
-# ---- sums that hold a quotient and its remainder ------------------------------------------------------------------------
+# ---- sums that hold a quotient and its remainder -------------------------------------------------
 
 cdef int quotients(Sum* s) noexcept:
     """How many atoms are a division or a modulo."""
@@ -212,7 +215,7 @@ cdef int quotients(Sum* s) noexcept:
 
 
 cdef bint recombine(Sum* s, int i, DInfo info, list alive) except -1:
-    """Atom ``i`` is y%c with factor f.  Where f*c*(y//c) is in the sum too, the two are f*y.  And (y//c%b)*c + y%c = y%(b*c)."""
+    """Atom ``i`` is y%c with factor f: with f*c*(y//c) in the sum it is f*y, with f*c*(y//c%b) f*(y%(b*c))."""
     cdef Sum out, q
     cdef UOp u = <UOp>s.atom[i], y = <UOp>PyTuple_GET_ITEM(u.src, 0), v
     cdef int64_t c = (<UOp>PyTuple_GET_ITEM(u.src, 1)).lo, b, fc, f = s.factor[i]
@@ -235,7 +238,8 @@ cdef bint recombine(Sum* s, int i, DInfo info, list alive) except -1:
                 return False
             u = canonical(C_MOD, y, b, info)
             alive.append(u)
-            if sum_add_atom(&out, s.atom[k], -fc) and sum_add_atom(&out, s.atom[i], -f) and sum_add(&out, u, f) and out.n < n:
+            if sum_add_atom(&out, s.atom[k], -fc) and sum_add_atom(&out, s.atom[i], -f) \
+                    and sum_add(&out, u, f) and out.n < n:
                 s[0] = out
                 return True
             return False

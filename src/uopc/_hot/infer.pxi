@@ -1,7 +1,7 @@
 # Inference: what a node's dtype, shape and open ranges are, given those of its sources.
 # Included by uop.pyx: each function is called once when a node is made, and reads nothing but its sources.
 
-# ---- dtypes -------------------------------------------------------------------------------------------------------------
+# ---- dtypes --------------------------------------------------------------------------------------
 
 cdef dict INFOS = {}
 
@@ -51,8 +51,10 @@ cdef DInfo agree(int code, tuple src, int first):
         b = <UOp>src[i]
         if b.info is best:
             continue
-        if b.dtype.scalar() is not best.dtype.scalar() or (b.info.count != best.count and b.info.count != 1 and best.count != 1):
-            raise TypeError(f"{OPS[code]!r} of " + " and ".join([repr((<UOp>s).dtype) for s in src[first:]]) + ": the types must agree; cast first")
+        if b.dtype.scalar() is not best.dtype.scalar() \
+                or (b.info.count != best.count and b.info.count != 1 and best.count != 1):
+            types = " and ".join([repr((<UOp>s).dtype) for s in src[first:]])
+            raise TypeError(f"{OPS[code]!r} of {types}: the types must agree; cast first")
         if b.info.count > best.count:
             best = b.info
     return best
@@ -106,7 +108,7 @@ cdef DInfo infer(int code, tuple src, object arg, object dtype):
     raise TypeError(f"{OPS[code]!r} needs a dtype")
 
 
-# ---- shape --------------------------------------------------------------------------------------------------------------
+# ---- shape ---------------------------------------------------------------------------------------
 
 cdef object product(object sizes):
     n = 1
@@ -219,24 +221,26 @@ cdef object structure_shape(int code, tuple src, object arg):
     if code == C_GATHER:
         s = <UOp>src[1]
         if len(src) - 1 != len((<UOp>src[0]).shape_):
-            raise ValueError(f"a gather from shape {(<UOp>src[0]).shape_} needs an index for each axis, not {len(src) - 1}")
+            shape = (<UOp>src[0]).shape_
+            raise ValueError(f"a gather from shape {shape} needs an index for each axis, not {len(src) - 1}")
         for x in src[2:]:
             if (<UOp>x).shape_ != s.shape_:
-                raise ValueError(f"cannot gather by indices of shapes {s.shape_} and {(<UOp>x).shape_}: they must agree")
+                shapes = f"{s.shape_} and {(<UOp>x).shape_}"
+                raise ValueError(f"cannot gather by indices of shapes {shapes}: they must agree")
         return s.shape_
     if code == C_STAGE or code == C_AFTER:
         return (<UOp>src[0]).shape_
     return None
 
 
-# ---- open ranges --------------------------------------------------------------------------------------------------------
+# ---- open ranges ---------------------------------------------------------------------------------
 
 cdef enum:
     MANY = 8  # sources: more may have so many ranges between them that looking through a tuple takes quadratic time
 
 
 cdef inline tuple open_ranges(UOp u):
-    """The ranges open at a use of ``u``.  A RANGE does not hold itself (a cycle would keep it alive), hence the function."""
+    """The ranges open at a use of ``u``.  A RANGE does not hold itself: that cycle would keep it alive."""
     return u.ranges_ + (u,) if u.code == C_RANGE else u.ranges_
 
 

@@ -1,9 +1,9 @@
-# Sums of products: an index expression as integer coefficients of atoms (whatever is neither a sum nor a multiple), plus a
-# constant.  Included by simplify.pyx.  The atoms are borrowed: they are parts of the expression at hand.
+# Sums of products: an index expression as integer coefficients of atoms (whatever is neither a sum nor a multiple),
+# plus a constant.  Included by simplify.pyx.  The atoms are borrowed: they are parts of the expression at hand.
 
 cdef enum:
-    # A longer sum is left as it is. No index that a program writes comes near (it has a few terms for each axis of a tensor),
-    # and each ADD of a chain looks at the whole chain.
+    # A longer sum is left as it is. No index that a program writes comes near (it has a few terms for each axis of a
+    # tensor), and each ADD of a chain looks at the whole chain.
     MAX_TERMS = 32
 
 
@@ -14,7 +14,7 @@ cdef struct Sum:
     PyObject* atom[MAX_TERMS]
 
 
-# ---- order --------------------------------------------------------------------------------------------------------------
+# ---- order ---------------------------------------------------------------------------------------
 # Of ids, ops, arguments and sources only: the same in every process, unlike addresses.
 
 cdef inline int64_t range_id(PyObject* r) noexcept:
@@ -22,7 +22,7 @@ cdef inline int64_t range_id(PyObject* r) noexcept:
 
 
 cdef int64_t innermost(UOp u) noexcept:
-    """The greatest id among the open ranges of ``u``: terms of outer loops come first, so that C compilers can hoist them."""
+    """The greatest id among the open ranges of ``u``: terms of outer loops come first, to be hoisted."""
     cdef int64_t best = INT64_MIN
     cdef Py_ssize_t i
     if u.code == C_RANGE:
@@ -42,7 +42,7 @@ cdef int compare_args(object a, object b) except -2:
 
 
 cdef int compare_nodes(UOp a, UOp b) except -2:
-    """-1, 0 or 1: a total order of expressions.  Sources that are one object are equal, so this walks down a single path."""
+    """-1, 0 or 1: a total order of expressions.  Equal sources are one object, so this walks down one path."""
     cdef Py_ssize_t i, n
     cdef int64_t p = innermost(a), q = innermost(b)
     cdef int c
@@ -68,7 +68,7 @@ cdef int compare_nodes(UOp a, UOp b) except -2:
     return 0
 
 
-# ---- sums ---------------------------------------------------------------------------------------------------------------
+# ---- sums ----------------------------------------------------------------------------------------
 # Functions return False where a coefficient overflows or there are too many terms: the caller then changes nothing.
 
 cdef inline void sum_clear(Sum* s) noexcept nogil:
@@ -129,7 +129,9 @@ cdef bint sum_add(Sum* s, UOp u, int64_t factor, int depth = 0) except -1:
     if known(u, &value):
         return sum_add_constant(s, value, factor)
     if u.code == C_MUL and depth < 8 and known(<UOp>PyTuple_GET_ITEM(u.src, 1), &value):
-        return not uopc_mul_overflows(value, factor, &value) and sum_add(s, <UOp>PyTuple_GET_ITEM(u.src, 0), value, depth + 1)
+        if uopc_mul_overflows(value, factor, &value):
+            return False
+        return sum_add(s, <UOp>PyTuple_GET_ITEM(u.src, 0), value, depth + 1)
     return sum_add_atom(s, <PyObject*>u, factor)
 
 
@@ -161,7 +163,7 @@ cdef UOp sum_build(Sum* s, DInfo info):
     return binary(C_ADD, out, const_int(s.constant, info)) if s.constant != 0 else out
 
 
-# ---- bounds of sums -----------------------------------------------------------------------------------------------------
+# ---- bounds of sums ------------------------------------------------------------------------------
 
 cdef void sum_bounds(Sum* s, int64_t* lo, int64_t* hi) noexcept:
     """Bounds from those of each atom by itself."""
@@ -214,7 +216,7 @@ cdef bint shares_atom(Sum* s, UOp u) except -1:
 
 
 cdef int64_t sum_limit(Sum* s, bint upper) except? -7:
-    """The upper (else the lower) bound of a sum, by bounds of atoms and, where that says more, by what atoms are bounded by."""
+    """The upper (else the lower) bound of a sum, by bounds of atoms and by what stands in their place."""
     cdef Sum relaxed, best
     cdef int64_t lo, hi, limit, found
     cdef int i, rounds

@@ -1,6 +1,6 @@
 # Comparisons, MIN and MAX, boolean logic, WHERE.  Included by simplify.pyx.
 
-# ---- comparisons of indices ---------------------------------------------------------------------------------------------
+# ---- comparisons of indices ----------------------------------------------------------------------
 
 cdef UOp truth(bint value, UOp u):
     return intern(C_CONST, u.info, EMPTY, True if value else False)
@@ -32,7 +32,7 @@ cdef bint shrink_below_zero(Sum* s) except -1:
 
 
 cdef UOp build_comparison(int code, Sum* s, DInfo info):
-    """s < 0, s == 0 or s != 0: positive terms on the left, negative ones on the right, the constant where terms are fewest."""
+    """s < 0, s == 0 or s != 0: positive terms on the left, negative ones and the constant on the right."""
     cdef Sum left, right
     cdef int i
     sum_clear(&left)
@@ -96,7 +96,7 @@ cdef UOp rule_compare(UOp u):
     return None
 
 
-# ---- MIN and MAX --------------------------------------------------------------------------------------------------------
+# ---- MIN and MAX ---------------------------------------------------------------------------------
 
 cdef bint never_below(UOp a, UOp b) except -1:
     """Whether a >= b is known of two integers."""
@@ -130,7 +130,7 @@ cdef UOp rule_min_max(UOp u):
     return None
 
 
-# ---- boolean logic ------------------------------------------------------------------------------------------------------
+# ---- boolean logic -------------------------------------------------------------------------------
 
 cdef enum:
     # Conditions joined by AND (or OR) that are compared with each other; a longer chain is only simplified pairwise.
@@ -147,7 +147,8 @@ cdef UOp negation(UOp u):
     if is_not(u):
         return <UOp>PyTuple_GET_ITEM(u.src, 0)
     if u.code == C_CMPEQ or u.code == C_CMPNE:  # of floats too: NaN != NaN
-        return binary(C_CMPNE if u.code == C_CMPEQ else C_CMPEQ, <UOp>PyTuple_GET_ITEM(u.src, 0), <UOp>PyTuple_GET_ITEM(u.src, 1))
+        a = <UOp>PyTuple_GET_ITEM(u.src, 0)
+        return binary(C_CMPNE if u.code == C_CMPEQ else C_CMPEQ, a, <UOp>PyTuple_GET_ITEM(u.src, 1))
     if u.code == C_CMPLT or u.code == C_CMPLE:
         a = <UOp>PyTuple_GET_ITEM(u.src, 0)
         b = <UOp>PyTuple_GET_ITEM(u.src, 1)
@@ -301,7 +302,8 @@ cdef UOp rule_xor(UOp u):
 
 
 cdef UOp rule_where(UOp u):
-    cdef UOp c = <UOp>PyTuple_GET_ITEM(u.src, 0), a = <UOp>PyTuple_GET_ITEM(u.src, 1), b = <UOp>PyTuple_GET_ITEM(u.src, 2)
+    cdef UOp c = <UOp>PyTuple_GET_ITEM(u.src, 0)
+    cdef UOp a = <UOp>PyTuple_GET_ITEM(u.src, 1), b = <UOp>PyTuple_GET_ITEM(u.src, 2)
     if is_value(c, 1) or a is b:
         return a
     if is_value(c, 0):
@@ -321,8 +323,8 @@ cdef UOp rule_where(UOp u):
         if is_value(a, 0): return binary(C_AND, negation(c), b)
         if is_value(b, 1): return binary(C_OR, negation(c), a)
     if u.info.kind == K_INDEX and c.code == C_CMPLT and u.info.count == 1:
-        if PyTuple_GET_ITEM(c.src, 0) == <PyObject*>a and PyTuple_GET_ITEM(c.src, 1) == <PyObject*>b: return binary(C_MIN, a, b)
-        if PyTuple_GET_ITEM(c.src, 0) == <PyObject*>b and PyTuple_GET_ITEM(c.src, 1) == <PyObject*>a: return binary(C_MAX, a, b)
+        if c.src == (a, b): return binary(C_MIN, a, b)
+        if c.src == (b, a): return binary(C_MAX, a, b)
     return None
 
 

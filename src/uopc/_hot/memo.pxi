@@ -1,8 +1,9 @@
 # The memo of a traversal: node -> final form.  Included by rewrite.pyx.
 #
-# It lives on the nodes.  A node has room for one entry, which belongs to a memo for as long as that memo is open: an older
-# owner that is still open (an outer rewrite whose rule rewrites, a Simplifier that is kept, another thread) keeps the room,
-# and the younger memo puts the entry into a map of its own.  So memos nest and interleave, and the common case costs nothing.
+# It lives on the nodes.  A node has room for one entry, which belongs to a memo for as long as that memo is open: an
+# older owner that is still open (an outer rewrite whose rule rewrites, a Simplifier that is kept, another thread)
+# keeps the room, and the younger memo puts the entry into a map of its own.  So memos nest and interleave, and the
+# common case costs nothing.
 #
 # Memo.owner is unique and never used again; Memo.in_nodes says whether nodes name it; Memo.map has the other entries.
 

@@ -1,7 +1,7 @@
-"""A map from object addresses to object addresses: the memo of one traversal.
+"""A map from object addresses to object addresses: what one traversal knows of the nodes that it has seen.
 
-Keys and values are borrowed: the caller keeps them alive for as long as the map lives.  Every traversal owns its map, so
-traversals may nest and Python threads may interleave (a memo slot on the node would allow neither).
+Keys and values are borrowed: the caller keeps them alive for as long as the map lives.  Every traversal owns its map,
+so traversals may nest and Python threads may interleave.
 """
 from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t

@@ -1,10 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 """Rewriting of graphs: one iterative, memoised traversal, and rules that are declared in Python and matched in Cython.
 
-``Rewriter`` is the traversal.  It visits sources before users, gives each node whose sources are final to ``step``, and
-rewrites what comes back until nothing changes.  It never recurses: neither the depth of a graph nor that of what rules
-build is limited by the C stack.  ``PatternMatcher`` compiles a table of (Pattern, function) into arrays by op; the compiled
-simplifier is another subclass of ``Rewriter``.
+``Rewriter`` is the traversal.  It visits sources before users, gives each node whose sources are final to ``step``,
+and rewrites what comes back until nothing changes.  It never recurses: neither the depth of a graph nor that of what
+rules build is limited by the C stack.  ``PatternMatcher`` compiles a table of (Pattern, function) into arrays by op;
+the compiled simplifier is another subclass of ``Rewriter``.
 """
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject
@@ -28,15 +28,16 @@ cdef extern from "Python.h":
 cdef enum:
     MAX_VARIANTS = 64      # orders of the sources of one pattern
     DIRECT_STEPS = 32      # rewrites of one node before it takes the slower path, which sees circles
-    # Replacements that wait for replacements. An endless rewrite without a circle has no bound on these and every other has
-    # (a node waits for finitely many others), so this is the one number to watch. 100,000-deep chains are legitimate.
+    # Replacements that wait for replacements. An endless rewrite without a circle has no bound on these and every
+    # other has (a node waits for finitely many others), so this is the one number to watch. 100,000-deep chains are
+    # legitimate.
     MAX_WAITING = 1 << 18
     RECENT = 8             # rules named in the message
 
 
 include "memo.pxi"
 
-# ---- the traversal ------------------------------------------------------------------------------------------------------
+# ---- the traversal -------------------------------------------------------------------------------
 
 cdef inline PyObject* tag(PyObject* p) noexcept nogil:
     return <PyObject*>(<uint64_t>p | 1)
@@ -132,7 +133,7 @@ cdef int drain(Rewriter rw, Stack* st) except -1:
 
 
 cdef int settle(Rewriter rw, Stack* st, UOp u, bint changed) except -1:
-    """Rewrite ``u``, whose sources are final, and pop it; or make it wait for its replacement (then the result is 1)."""
+    """Rewrite ``u``, whose sources are final, and pop it (0); or make it wait for its replacement (1)."""
     cdef Memo* memo = &rw.memo
     cdef PyObject* found
     cdef UOp w = u, r
@@ -187,7 +188,7 @@ cdef inline tuple final_sources(Memo* memo, tuple src):
     return out
 
 
-# ---- patterns -----------------------------------------------------------------------------------------------------------
+# ---- patterns ------------------------------------------------------------------------------------
 
 class Pattern:
     """What a rule applies to.  Every constraint that is left out holds.
@@ -270,8 +271,8 @@ def rule_name(fn):
 cdef class PatternMatcher:
     """A table of rules ``(Pattern, function)``, tried in order.
 
-    A function's parameters are names that its pattern captures, in any order, and ``ctx``, which is the context given to
-    ``graph_rewrite``; this is checked here (ValueError).  It returns the replacement, or None for "does not apply".
+    A function's parameters are names that its pattern captures, in any order, and ``ctx``, which is the context given
+    to ``graph_rewrite``; this is checked here (ValueError).  It returns the replacement, or None for "does not apply".
     Tables are joined with ``+``: the left one's rules come first.
     """
 
@@ -284,7 +285,7 @@ cdef class PatternMatcher:
                 raise TypeError(f"a rule is a Pattern and a function, not {pattern!r} and {fn!r}")
             orders = pattern.orders()
             if len(orders) > MAX_VARIANTS:
-                raise ValueError(f"the pattern of {rule_name(fn)} has {len(orders)} orders of sources; {MAX_VARIANTS} is the limit")
+                raise ValueError(f"{rule_name(fn)}: {len(orders)} orders of sources are more than {MAX_VARIANTS}")
             variants.extend([(p, fn) for p in orders])
         self.compile(variants)
 
@@ -361,7 +362,7 @@ cdef class PatternMatcher:
         return 0
 
     cdef int match(self, int k, UOp u, PyObject** captured) except -1:
-        """1 if node ``k`` of the table, whose op is known to match, matches ``u``, else 0.  As deep as the pattern is written."""
+        """1 if node ``k``, whose op is known to match, matches ``u``, else 0.  As deep as patterns are written."""
         cdef Node* node = &self.nodes[k]
         cdef Node* below
         cdef Py_ssize_t i, n
@@ -411,7 +412,8 @@ cdef class PatternMatcher:
             if found is None:
                 continue
             if type(found) is not UOp:
-                raise TypeError(f"the rule {rule_name(<object>rule.fn)} returned {found!r}; a rule returns a UOp or None")
+                name = rule_name(<object>rule.fn)
+                raise TypeError(f"the rule {name} returned {found!r}; a rule returns a UOp or None")
             if found is not u:
                 used[0] = self.by_op[at]
                 return <UOp>found
@@ -439,14 +441,15 @@ cdef int bind(Rule* rule, object fn, dict slots) except -1:
     params = code.co_varnames[first:code.co_argcount]
     wrong = [n for n in params if n not in slots and n != "ctx"]
     if wrong or code.co_kwonlyargcount or len(params) > MAX_CAPTURES or len(slots) > MAX_CAPTURES:
-        raise ValueError(f"the rule {rule_name(fn)} takes {', '.join(params)}; its pattern captures {', '.join(slots) or 'nothing'}")
+        captures = ", ".join(slots) or "nothing"
+        raise ValueError(f"the rule {rule_name(fn)} takes {', '.join(params)}; its pattern captures {captures}")
     rule.params = len(params)
     for i, n in enumerate(params):
         rule.slot[<int>i] = slots.get(n, -1)
     return 0
 
 
-# ---- rewriting by patterns ----------------------------------------------------------------------------------------------
+# ---- rewriting by patterns -----------------------------------------------------------------------
 
 cdef class PatternRewriter(Rewriter):
     cdef PatternMatcher matcher
@@ -473,8 +476,8 @@ cdef class PatternRewriter(Rewriter):
 def graph_rewrite(roots, PatternMatcher matcher not None, ctx=None):
     """``roots`` (a UOp, or a sequence of them: the result is then a list) rewritten until no rule applies anywhere.
 
-    Sources come before users, and a replacement is rewritten like the rest.  A node is rewritten once a call.  Rules may call
-    ``graph_rewrite``.  Raises RecursionError, naming the rules, for a rewrite that would not end.
+    Sources come before users, and a replacement is rewritten like the rest.  A node is rewritten once a call.  Rules
+    may call ``graph_rewrite``.  Raises RecursionError, naming the rules, for a rewrite that would not end.
     """
     cdef PatternRewriter rw = PatternRewriter.__new__(PatternRewriter)
     rw.matcher = matcher

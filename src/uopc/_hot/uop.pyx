@@ -1,9 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 """The one node type: immutable, hash-consed, gone when nobody holds it.
 
-Two nodes with the same op, sources, argument and dtype are the same object, so that equality is identity and a memo is a
-map of addresses.  The table of nodes holds borrowed pointers; a dying node removes itself.  Shape, open ranges and integer
-bounds follow from the sources when the node is made, so that nothing has to recurse later, however deep the graph.
+Two nodes with the same op, sources, argument and dtype are the same object, so that equality is identity and a memo
+is a map of addresses.  The table of nodes holds borrowed pointers; a dying node removes itself.  Shape, open ranges and
+integer bounds follow from the sources when the node is made, so that nothing has to recurse later, however deep the
+graph.
 """
 cimport cython
 from cpython.object cimport PyObject, PyObject_Hash, PyTypeObject
@@ -38,11 +39,12 @@ ctypedef PyObject* (*newfunc_t)(PyTypeObject*, PyObject*, PyObject*) except NULL
 cdef extern from *:
     """
     /* tp_vectorcall is what newer Cythons give a class for speed; it would win over tp_new */
-    #define UOPC_SET_NEW(t, f) (((PyTypeObject *)(t))->tp_new = (newfunc)(f), ((PyTypeObject *)(t))->tp_vectorcall = NULL)
+    #define UOPC_SET_NEW(t, f) \\
+        (((PyTypeObject *)(t))->tp_new = (newfunc)(f), ((PyTypeObject *)(t))->tp_vectorcall = NULL)
     """
     void UOPC_SET_NEW(object t, newfunc_t f)
 
-# ---- the op table, as C arrays ------------------------------------------------------------------------------------------
+# ---- the op table, as C arrays -------------------------------------------------------------------
 
 cdef enum:
     MAX_OPS = 128
@@ -68,22 +70,29 @@ for _row_op, _row in TABLE.items():
     INT_ONLY[_op] = bool(_row.flags & Flags.INT_ONLY)
     FLOAT_ONLY[_op] = bool(_row.flags & Flags.FLOAT_ONLY)
 
-cdef int C_CONST = Ops.CONST, C_RANGE = Ops.RANGE, C_END = Ops.END, C_REDUCE = Ops.REDUCE, C_SINK = Ops.SINK, C_LINEAR = Ops.LINEAR
+cdef int C_CONST = Ops.CONST, C_RANGE = Ops.RANGE, C_END = Ops.END, C_REDUCE = Ops.REDUCE, C_SINK = Ops.SINK
+cdef int C_LINEAR = Ops.LINEAR
 cdef int C_STATE = Ops.STATE, C_COMPONENT = Ops.COMPONENT
-cdef int C_BUFFER = Ops.BUFFER, C_ALLOC = Ops.ALLOC, C_INDEX = Ops.INDEX, C_LOAD = Ops.LOAD, C_STORE = Ops.STORE, C_AFTER = Ops.AFTER
-cdef int C_STAGE = Ops.STAGE, C_RESHAPE = Ops.RESHAPE, C_EXPAND = Ops.EXPAND, C_PERMUTE = Ops.PERMUTE, C_VIEW = Ops.VIEW, C_SHRINK = Ops.SHRINK
-cdef int C_FLIP = Ops.FLIP, C_STRIDE = Ops.STRIDE, C_PAD = Ops.PAD, C_IOTA = Ops.IOTA, C_STACK = Ops.STACK, C_GATHER = Ops.GATHER, C_CAT = Ops.CAT
-cdef int C_BITCAST = Ops.BITCAST, C_CAST = Ops.CAST, C_ADD = Ops.ADD, C_MUL = Ops.MUL, C_IDIV = Ops.IDIV, C_MOD = Ops.MOD, C_MAX = Ops.MAX, C_MIN = Ops.MIN
-cdef int C_CMPLT = Ops.CMPLT, C_CMPLE = Ops.CMPLE, C_CMPEQ = Ops.CMPEQ, C_CMPNE = Ops.CMPNE, C_AND = Ops.AND, C_OR = Ops.OR
+cdef int C_BUFFER = Ops.BUFFER, C_ALLOC = Ops.ALLOC, C_INDEX = Ops.INDEX, C_LOAD = Ops.LOAD
+cdef int C_STORE = Ops.STORE, C_AFTER = Ops.AFTER
+cdef int C_STAGE = Ops.STAGE, C_RESHAPE = Ops.RESHAPE, C_EXPAND = Ops.EXPAND, C_PERMUTE = Ops.PERMUTE
+cdef int C_VIEW = Ops.VIEW, C_SHRINK = Ops.SHRINK
+cdef int C_FLIP = Ops.FLIP, C_STRIDE = Ops.STRIDE, C_PAD = Ops.PAD, C_IOTA = Ops.IOTA, C_STACK = Ops.STACK
+cdef int C_GATHER = Ops.GATHER, C_CAT = Ops.CAT
+cdef int C_BITCAST = Ops.BITCAST, C_CAST = Ops.CAST, C_ADD = Ops.ADD, C_MUL = Ops.MUL, C_IDIV = Ops.IDIV
+cdef int C_MOD = Ops.MOD, C_MAX = Ops.MAX, C_MIN = Ops.MIN
+cdef int C_CMPLT = Ops.CMPLT, C_CMPLE = Ops.CMPLE, C_CMPEQ = Ops.CMPEQ, C_CMPNE = Ops.CMPNE, C_AND = Ops.AND
+cdef int C_OR = Ops.OR
 cdef int C_XOR = Ops.XOR, C_SHL = Ops.SHL, C_SHR = Ops.SHR, C_WHERE = Ops.WHERE, C_ABS = Ops.ABS
 
-cdef int R_GIVEN = DTypeRule.GIVEN, R_VOID = DTypeRule.VOID, R_FIRST = DTypeRule.FIRST, R_ARG = DTypeRule.ARG, R_INDEX = DTypeRule.INDEX
+cdef int R_GIVEN = DTypeRule.GIVEN, R_VOID = DTypeRule.VOID, R_FIRST = DTypeRule.FIRST, R_ARG = DTypeRule.ARG
+cdef int R_INDEX = DTypeRule.INDEX
 cdef int R_SAME = DTypeRule.SAME, R_BOOL = DTypeRule.BOOL, R_SELECT = DTypeRule.SELECT, R_LOAD = DTypeRule.LOAD
 
 include "infer.pxi"
 include "bounds.pxi"
 
-# ---- the table of nodes -------------------------------------------------------------------------------------------------
+# ---- the table of nodes --------------------------------------------------------------------------
 
 cdef struct Entry:
     # the hash stands beside the node, so that a probe that fails does not touch the node
@@ -191,7 +200,8 @@ cdef UOp find(uint64_t h, int code, DInfo info, tuple src, object arg, uint64_t*
     while table[i].node != NULL:
         if table[i].h == h:
             u = <UOp>table[i].node
-            if u.code == code and u.info is info and same_sources(u.src, src) and (rejected is None or u not in rejected):
+            if u.code == code and u.info is info and same_sources(u.src, src) \
+                    and (rejected is None or u not in rejected):
                 if u.arg is arg:
                     return u
                 version = table_version
@@ -207,7 +217,7 @@ cdef UOp find(uint64_t h, int code, DInfo info, tuple src, object arg, uint64_t*
 
 
 cdef UOp intern(int code, DInfo info, tuple src, object arg):
-    """The node with these parts: the living one if there is one, else a new one.  ValueError where the shapes do not fit."""
+    """The living node with these parts, or else a new one.  ValueError where the shapes do not fit."""
     global table_used, table_version
     cdef uint64_t h = mix(<uint64_t>code, <uint64_t><PyObject*>info), slot = 0, version
     cdef Py_ssize_t k
@@ -248,7 +258,7 @@ cdef UOp intern(int code, DInfo info, tuple src, object arg):
 
 
 cdef UOp make(int code, tuple src, object arg, object dtype):
-    """A node from unchecked parts: TypeError for a wrong arity, source or dtype, ValueError for shapes that do not fit."""
+    """A node from unchecked parts: TypeError for a wrong arity, source or dtype, ValueError for shapes."""
     cdef Py_ssize_t n = PyTuple_GET_SIZE(src)
     for s in src:
         if type(s) is not UOp:
@@ -263,7 +273,8 @@ cdef UOp rebuild(UOp u, tuple src):
     """``u`` over other sources.  The dtype is derived again where the op's rule says so: lanes may have come in."""
     cdef int rule = RULE[u.code]
     if rule == R_GIVEN:
-        return intern(u.code, u.info if u.code != C_CAST and u.code != C_BITCAST else widen(u.info, <UOp>src[0]), src, u.arg)
+        casts = u.code == C_CAST or u.code == C_BITCAST
+        return intern(u.code, widen(u.info, <UOp>src[0]) if casts else u.info, src, u.arg)
     if rule == R_LOAD and u.info.count > 1:
         return intern(u.code, u.info, src, u.arg)
     return intern(u.code, infer(u.code, src, u.arg, None), src, u.arg)
@@ -347,7 +358,7 @@ cdef UOp negate(UOp a):
     return binary(C_MUL, a, operand(-1, a))
 
 
-# ---- the class ----------------------------------------------------------------------------------------------------------
+# ---- the class -----------------------------------------------------------------------------------
 
 @cython.final
 @cython.no_gc  # sources are older than the node and arguments are plain values: no cycle can form
@@ -355,12 +366,12 @@ cdef UOp negate(UOp a):
 cdef class UOp:
     """A node: ``UOp(op, src=(), arg=None, dtype=None)``.
 
-    ``dtype`` may be left out where it follows from op, sources and argument.  Raises TypeError for a wrong number or kind of
-    sources or for types that do not agree, ValueError for shapes that do not fit.
+    ``dtype`` may be left out where it follows from op, sources and argument.  Raises TypeError for a wrong number or
+    kind of sources or for types that do not agree, ValueError for shapes that do not fit.
     """
 
-    # realized: where the value stands once it was computed.  For a BUFFER its Storage, for any other node the BUFFER that holds
-    # its value.  A memo, no part of the node's identity; a BUFFER has no sources, so no cycle can form.
+    # realized: where the value stands once it was computed.  For a BUFFER its Storage, for any other node the BUFFER
+    # that holds its value.  A memo, no part of the node's identity; a BUFFER has no sources, so no cycle can form.
 
     def __dealloc__(self):
         if self.entered:
@@ -407,12 +418,12 @@ cdef class UOp:
 
     @property
     def vmin(self):
-        """The least value that a bool or integer node can take (for floats -inf).  INT64_MIN stands for "not known"."""
+        """The least value that a bool or integer node can take (for floats -inf).  INT64_MIN: not known."""
         return self.lo if self.info.kind != K_OTHER else self.dtype.min
 
     @property
     def vmax(self):
-        """The greatest value that a bool or integer node can take (for floats inf).  INT64_MAX stands for "not known"."""
+        """The greatest value that a bool or integer node can take (for floats inf).  INT64_MAX: not known."""
         return self.hi if self.info.kind != K_OTHER else self.dtype.max
 
     @staticmethod
@@ -424,14 +435,14 @@ cdef class UOp:
 
     @staticmethod
     def wrap(roots, targets, fn):
-        """``roots`` with each node ``t`` of ``targets`` replaced by ``fn(t')``, where t' is t over its replaced sources.
+        """``roots`` with each node t of ``targets`` replaced by ``fn(t')``: t' is t over its replaced sources.
 
         Returns a list, one root for each given.
         """
         return replace_nodes(list(roots), {t: fn for t in targets})
 
     def substitute(self, mapping):
-        """This graph with the nodes that are keys of ``mapping`` replaced by its values (which are not searched again)."""
+        """This graph with the nodes that are keys of ``mapping`` replaced by its values (not searched again)."""
         return replace_nodes([self], mapping)[0]
 
     def replace(self, src=None, arg=None, dtype=None):
@@ -441,7 +452,8 @@ cdef class UOp:
                 if type(s) is not UOp:
                     raise TypeError(f"{self.op!r} takes UOps as sources, not {s!r}")
             return rebuild(self, tuple(src))
-        given = dtype if dtype is not None else self.dtype if RULE[self.code] == R_GIVEN or RULE[self.code] == R_LOAD else None
+        cdef int rule = RULE[self.code]
+        given = dtype if dtype is not None else self.dtype if rule == R_GIVEN or rule == R_LOAD else None
         return make(self.code, self.src if src is None else tuple(src), self.arg if arg is None else arg, given)
 
     def toposort(self):
@@ -451,11 +463,11 @@ cdef class UOp:
     # -- loop programs
 
     def after(self, *deps):
-        """This value or buffer, as it is after ``deps``: "inside the loop" for a RANGE, "once it is done" for a STORE or END."""
+        """This value or buffer after ``deps``: "inside the loop" for a RANGE, "once done" for a STORE or END."""
         return make(C_AFTER, (self, *deps), None, None)
 
     def index(self, *idx):
-        """The element at ``idx`` of a BUFFER or ALLOC: one flat index, or one for each axis of its shape (row-major)."""
+        """The element at ``idx`` of a BUFFER or ALLOC: a flat index, or one for each axis (row-major)."""
         cdef object flat = None, n
         if len(idx) == 1:
             flat = idx[0]
@@ -584,10 +596,10 @@ PyType_Modified(<PyTypeObject*>UOp)
 KEPT.extend([intern(C_CONST, INDEX_INFO, EMPTY, value) for value in range(LEAST_KEPT, MOST_KEPT + 1)])
 
 
-# ---- traversal ----------------------------------------------------------------------------------------------------------
+# ---- traversal -----------------------------------------------------------------------------------
 
 cpdef list toposort(object roots):
-    """All nodes of the graphs of ``roots`` (a UOp or a sequence), each once, sources before users, in a stable order."""
+    """All nodes below ``roots`` (a UOp or a sequence), each once, sources before users, in a stable order."""
     cdef PtrMap seen
     cdef Stack st
     cdef list out = []
@@ -627,7 +639,7 @@ cpdef list toposort(object roots):
 
 
 cdef list replace_nodes(list roots, dict mapping):
-    """Roots with mapped nodes replaced: by the value, or where that is a function, by its result for the rebuilt node."""
+    """Roots with mapped nodes replaced: by the value, or by what it gives for the rebuilt node if it is a function."""
     cdef PtrMap memo
     cdef list keep = []  # new nodes and the order: the memo borrows
     cdef list order
@@ -676,7 +688,7 @@ def live_nodes():
 
 
 def range_(end, id, axis_type=AxisType.LOOP):
-    """A loop counter from 0 to ``end`` (an int, or an index expression of outer ranges); ``id`` tells it from others."""
+    """A loop counter from 0 to ``end`` (an int, or an index of outer ranges); ``id`` tells it from others."""
     cdef UOp e = <UOp>end if type(end) is UOp else const_index(int(end))
     cdef tuple src = (e,)
     arg = PyTuple_Type.tp_new(<PyTypeObject*>RangeArg, ((id, axis_type),), NULL)
