@@ -295,7 +295,7 @@ class _Derivation:
             kept = kept.substitute({body.origin[t]: _finite(body.origin[t]) for t in product.exponents})
         else:
             kept = _without(body.lifted, set(factors)).substitute(safe)
-        sources.append(kept.substitute(new))
+        sources.append(_spread(kept.substitute(new), u.src[0].shape))
         exponent = _sum([_at_output(t, body) for t in product.exponents])
         if exponent is not None:
             settled = _sum([_at_output(safe[t], body) for t in product.exponents])
@@ -336,6 +336,13 @@ def _sum(terms: list[UOp]) -> UOp | None:
     return total
 
 
+def _spread(u: UOp, shape: tuple[int, ...]) -> UOp:
+    """What is left of a body, at the shape of the body: a constant where all its factors were deferred."""
+    if u.shape:
+        return u
+    return UOp(Ops.EXPAND, (UOp(Ops.RESHAPE, (u,), (1,) * len(shape)),), shape)
+
+
 def _finite(term: UOp) -> UOp:
     """An exponent that is inf where nothing but -inf was met so far: 0 there, so that ``exp(-inf - -inf)`` is not asked
     for."""
@@ -361,6 +368,7 @@ def cascade(root: UOp, fuse_reduce: bool | None = None) -> UOp:
             u.op is not Ops.REDUCE
             or u in taken
             or len(u.arg.axes) != 1
+            or u.src[0].shape[u.arg.axes[0]] < 2
             or u.arg.op is not Ops.ADD
             or not u.dtype.is_float
         ):
