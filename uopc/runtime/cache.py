@@ -29,6 +29,8 @@ DIGEST_BYTES = 16
 STALE_SECONDS = 60  # a file aside lives for less than a millisecond, unless its writer died
 KEEP_SHARE = 0.75  # of the limit, after an eviction
 RESCAN_STORES = 256  # other processes store too
+MAX_FILES = 16384  # looking at each of them takes a third of a second
+TYPICAL_BYTES = 1 << 16  # of a file that was not looked at; kernels have less
 CLAIM_SECONDS = 10.0  # compile anyway rather than wait for a process that was suspended
 
 
@@ -209,23 +211,29 @@ class DiskCache:
         return len(files)
 
     def _account(self, added: int) -> None:
+        """Keep the folder within its bounds, and sweep it, without looking at every file for every file stored."""
         self._stores += 1
         if self._bytes is None or self._stores % RESCAN_STORES == 0:
-            self._bytes = sum(size for _, size, _ in self.files())
+            names = os.listdir(self._folder)
+            self._bytes = len(names) * TYPICAL_BYTES
+            if len(names) > MAX_FILES or any(name.endswith(ASIDE) for name in names):
+                self._evict()
         else:
             self._bytes += added
         if self._bytes > self.limit:
             self._evict()
 
     def _evict(self) -> None:
-        """Remove the kernels that were used longest ago, but never the one just stored, which is about to be loaded."""
+        """Remove what was used longest ago, if there is too much, but never the file just stored, which is about to be
+        loaded."""
         files = self.files()
-        total = sum(size for _, size, _ in files)
-        for _, size, name in files[:-1]:
-            if total <= KEEP_SHARE * self.limit:
-                break
-            self._remove(name)
-            total -= size
+        total, count = sum(size for _, size, _ in files), len(files)
+        if total > self.limit or count > MAX_FILES:
+            for _, size, name in files[:-1]:
+                if total <= KEEP_SHARE * self.limit and count <= KEEP_SHARE * MAX_FILES:
+                    break
+                self._remove(name)
+                total, count = total - size, count - 1
         self._bytes = total
 
     def _remove(self, name: str) -> None:

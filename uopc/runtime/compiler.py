@@ -18,9 +18,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from uopc._hot.runtime import Library
 from uopc.options import environment
@@ -115,8 +114,7 @@ def _run(argv: list[str], stdin: int | None = None, shared: Sequence[int] = ()) 
 # --------------------------------------------------------------------------------------------- finding the compiler --
 
 
-@dataclass(frozen=True)
-class Compiler:
+class Compiler(NamedTuple):
     """A C compiler: how to call it, what tells it from any other, whether it is gcc, and how its objects are linked.
 
     linker: gcc's linker and libgcc.a, which has what the processor lacks (halves from doubles).  None: cc links.
@@ -184,7 +182,7 @@ def _identify(command: tuple[str, ...], folders: tuple[str, ...]) -> Compiler:
             status = os.stat(path)
             facts.append(f"{os.path.realpath(path)} {status.st_mtime_ns} {status.st_size}")
     files = "\n".join(facts)
-    cache = disk_cache() if len(command) == 1 and _PLAIN_COMPILER.fullmatch(os.path.realpath(command[0])) else None
+    cache = disk_cache() if len(command) == 1 and re.fullmatch(_PLAIN_COMPILER, os.path.realpath(command[0])) else None
     key = digest("compiler", files, os.environ.get("PATH", ""))
     kept = cache.note(key) if cache else None
     answers = kept.decode().split("\0") if kept else _ask(command)
@@ -196,7 +194,7 @@ def _identify(command: tuple[str, ...], folders: tuple[str, ...]) -> Compiler:
 
 
 # By its real name: gcc-12, x86_64-linux-gnu-gcc-12, clang-16; not ccache or a script named cc.
-_PLAIN_COMPILER = re.compile(r".*/(?:[\w.]+-)*(?:gcc|clang)(?:-[\d.]+)?")
+_PLAIN_COMPILER = r".*/(?:[\w.]+-)*(?:gcc|clang)(?:-[\d.]+)?"
 
 
 def _ask(command: tuple[str, ...]) -> list[str]:

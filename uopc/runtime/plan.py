@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -41,8 +40,7 @@ ASKED_FOR_VALUE = (
 )
 
 
-@dataclass(frozen=True)
-class Executable:
+class Executable(NamedTuple):
     """A plan with its kernels compiled and its arguments laid out for the native executor.
 
     input_numbers: the number that each input's BUFFER had in the graph, in the order of the plan's slots.

@@ -10,9 +10,8 @@ from __future__ import annotations
 import marshal
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from uopc.options import Options
 from uopc.runtime.cache import digest
@@ -22,8 +21,7 @@ from uopc.uop import UOp, toposort
 VERSION = 1
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     """A plan as the native executor sees it, in plain values.
 
     kernels: (key on disk, symbol) of each kernel.  calls: (number of a kernel, ((buffer, offset in bytes), ...)) in the
@@ -41,7 +39,7 @@ class Record:
 
     def pack(self) -> bytes:
         """As bytes."""
-        return marshal.dumps(tuple(getattr(self, name) for name in self.__dataclass_fields__))
+        return marshal.dumps(tuple(self))
 
 
 def unpack(data: bytes | None) -> Record | None:

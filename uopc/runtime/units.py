@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from uopc.runtime.cache import digest
 
-_ATTRIBUTE = re.compile(r"__attribute__\s*\(\(.*?\)\)(?!\))", re.S)
+# Patterns are compiled where they are first used: that takes longer than loading a kernel.
+_ATTRIBUTE = r"(?s)__attribute__\s*\(\(.*?\)\)(?!\))"
 _DECLARED = (
-    re.compile(r"#define\s+(\w+)"),
-    re.compile(r"typedef\b.*?(\w+)\s*;", re.S),
-    re.compile(r"[^(=]*?(\w+)\s*(?:\(|\[[^=]*\]\s*=|=)", re.S),
+    r"#define\s+(\w+)",
+    r"(?s)typedef\b.*?(\w+)\s*;",
+    r"(?s)[^(=]*?(\w+)\s*(?:\(|\[[^=]*\]\s*=|=)",
 )
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """A kernel: its name, and C that defines NAME_range, NAME_launch and NAME."""
 
     name: str
@@ -33,13 +33,13 @@ class Source:
         return f"{self.name}_{digest(self.text)[:12]}"
 
 
-@dataclass
 class Unit:
     """Kernels that are compiled together.  `declared`: the text of each declaration by its name."""
 
-    kernels: list[Source] = field(default_factory=list)
-    declared: dict[str, str] = field(default_factory=dict)
-    length: int = 0
+    def __init__(self) -> None:
+        self.kernels: list[Source] = []
+        self.declared: dict[str, str] = {}
+        self.length = 0
 
     def accepts(self, declarations: dict[str, str]) -> bool:
         """Whether no name means something else here."""
@@ -85,9 +85,9 @@ def chunks(text: str) -> list[str]:
 
 def declared_name(chunk: str, kernel: Source) -> str | None:
     """The name that a declaration above a kernel's functions gives a meaning to; None for the functions themselves."""
-    head = _ATTRIBUTE.sub("", chunk.split("{", 1)[0] if not chunk.startswith("typedef") else chunk)
+    head = re.sub(_ATTRIBUTE, "", chunk.split("{", 1)[0] if not chunk.startswith("typedef") else chunk)
     for pattern in _DECLARED:
-        match = pattern.match(head)
+        match = re.match(pattern, head)
         if match:
             name = match.group(1)
             return None if name in (f"{kernel.name}_range", f"{kernel.name}_launch", kernel.name) else name
