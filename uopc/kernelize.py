@@ -156,6 +156,12 @@ def _index_below(u: UOp, axes: Axes, kernel: _Kernel) -> list[Axes]:
     return [axes if s.shape else () for s in u.src]
 
 
+def _keeps_index(u: UOp) -> bool:
+    if u.op is Ops.RESHAPE:
+        return _wide(u.shape) == _wide(u.src[0].shape)
+    return u.op in _KEEPS_INDEX or (u.op is Ops.SHRINK and all(first == 0 for first, _ in u.arg))
+
+
 def _wide(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(n for n in shape if n != 1)
 
@@ -226,10 +232,20 @@ class _Cuts:
                     for s in u.src:
                         self.instances.setdefault(s, {})[self.start_kernel(s)] = True
                 else:
-                    self.pass_down(u, {self.start_kernel(u): True})
+                    self.write(u)
             else:
                 self.pass_down(u, dict(self.instances.get(u, ())))
         return self.staged
+
+    def write(self, u: UOp) -> None:
+        """The first use by the kernel that writes ``u``: below what only reorders it, which moves to the place written."""
+        value = u
+        while value.op in (Ops.RESHAPE, Ops.PERMUTE):
+            value = value.src[0]
+        if value is u:
+            self.pass_down(u, {self.start_kernel(u): True})
+        else:
+            self.instances.setdefault(value, {})[self.start_kernel(value)] = True
 
     def start_kernel(self, u: UOp) -> tuple[_Kernel, Axes]:
         """A kernel that writes ``u`` down, and the index at which it computes it."""
@@ -243,7 +259,7 @@ class _Cuts:
         return kernel, tuple(axes)
 
     def pass_down(self, u: UOp, instances: dict[tuple[_Kernel, Axes], bool]) -> None:
-        keeps = u.op in _KEEPS_INDEX or (u.op is Ops.RESHAPE and _wide(u.shape) == _wide(u.src[0].shape))
+        keeps = _keeps_index(u)
         for (kernel, axes), plain in instances.items():
             if u.op in ALU:
                 kernel.ops += 1

@@ -8,6 +8,7 @@ some of them have, is written to tiles.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from uopc._hot.rangeify import Engine
@@ -23,6 +24,9 @@ from uopc.uop import UOp, toposort
 
 # Vectors of rows in a block: two share every broadcast.
 ROW_VECTORS = 2
+# Without lanes along rows: steps of the reduced axis whose lanes are summed at once, and vectors of each sum.
+NARROW_STEPS = 4
+NARROW_UNROLL = 4
 # Fewer rows than this are no axis for lanes if another one has more.
 LEAST_ROWS = 8
 # Elements of the reduced axis that a register tile takes at once: with two vectors of rows, up to 24 accumulators, and
@@ -68,6 +72,21 @@ class _Layout:
     ranged: list[tuple[Ops, UOp]]  # each reduction's op and ranged body
     step: UOp  # the range along the reduced axis
     rows: int | None = None  # the one that lanes run along
+    together: frozenset[int] = frozenset()  # those that a block holds whole without lanes along them
+
+    def extent(self, axis: int, size: int) -> int:
+        """How much of an output axis a block holds, rows aside."""
+        return size if axis not in self.everywhere or axis in self.together else 1
+
+    def held(self, shape: tuple[int, ...]) -> int:
+        """How many rows a block holds without lanes along them."""
+        return math.prod(shape[a] for a in self.together)
+
+    def reuses(self, axis: int) -> bool:
+        """Whether memory that the reduced axis runs over is the same for all of an output axis."""
+        r = self.outputs[axis]
+        loads = [u for _, v in self.ranged for u in toposort(v) if u.op is Ops.LOAD and self.step in u.ranges]
+        return any(r not in u.ranges for u in loads)
 
 
 def _positions(idx: Idx, known: dict[UOp, int]) -> tuple[int | None, ...]:
@@ -183,10 +202,16 @@ def _tile_of(at: Idx, known: dict[UOp, int], layout: _Layout, u: UOp, sizes: _Si
             rows = a
             extents.append(sizes.rows)
         elif i in known:
-            extents.append(1 if known[i] in layout.everywhere else n)
+            extents.append(layout.extent(known[i], n))
         else:
             return None
-    upcast = {} if rows is None else {rows: sizes.rows}
+    if rows is None:
+        if steps is None:
+            return None
+        if reduced:
+            return Tile(tuple(extents), Opts({steps: NARROW_STEPS}))
+        return Tile(tuple(extents), Opts({steps: PLAIN_STEPS * sizes.lanes}, vector=steps, lanes=sizes.lanes))
+    upcast = {rows: sizes.rows}
     if steps is not None:
         upcast[steps] = _tile_steps(sizes.steps) if reduced else PLAIN_STEPS
     return _rows_last(tuple(extents), rows, upcast, sizes)
@@ -197,10 +222,8 @@ def _tile_steps(block: int) -> int:
     return min(TILE_STEPS, key=lambda n: -(-block // n) * n)
 
 
-def _rows_last(extents: tuple[int, ...], rows: int | None, upcast: dict[int, int], sizes: _Sizes) -> Tile:
+def _rows_last(extents: tuple[int, ...], rows: int, upcast: dict[int, int], sizes: _Sizes) -> Tile:
     """A tile in whose memory the rows are neighbours."""
-    if rows is None:
-        return Tile(extents, Opts(upcast))
     order = (*[a for a in range(len(extents)) if a != rows], rows)
     return Tile(extents, Opts(upcast, vector=rows, lanes=sizes.lanes), layout=order)
 
@@ -210,15 +233,26 @@ def _running(k: int, layout: _Layout, shape: tuple[int, ...], sizes: _Sizes) -> 
     axes = layout.axes[k]
     assert axes is not None
     extents = tuple(
-        sizes.rows if a == layout.rows and a is not None else 1 if a is None or a in layout.everywhere else n
-        for a, n in zip(axes, shape)
+        1 if a is None else sizes.rows if a == layout.rows else layout.extent(a, n) for a, n in zip(axes, shape)
     )
-    rows = axes.index(layout.rows) if layout.rows in axes and layout.rows is not None else None
-    upcast = {} if rows is None else {rows: sizes.rows}
-    own = [x for x, a in enumerate(axes) if extents[x] > 1 and x != rows]
+    own = [x for x, a in enumerate(axes) if a is not None and a not in layout.everywhere and extents[x] > 1]
+    if layout.rows is None:
+        return Tile(extents, _columns(extents, own, sizes))
+    rows = axes.index(layout.rows)
+    upcast = {rows: sizes.rows}
     if own:
         upcast[own[-1]] = next(c for c in TILE_COLUMNS if extents[own[-1]] % c == 0)
     return _rows_last(extents, rows, upcast, sizes)
+
+
+def _columns(extents: tuple[int, ...], own: list[int], sizes: _Sizes) -> Opts:
+    """Without lanes along rows: lanes along the columns that only this result has, as many vectors as divide them."""
+    if not own:
+        return Opts()
+    size = extents[own[-1]]
+    lanes = min(sizes.lanes, size & -size)
+    vectors = next(n for n in (4, 3, 2, 1) if size // lanes % n == 0)
+    return Opts({own[-1]: lanes * vectors}, vector=own[-1], lanes=lanes)
 
 
 def _pack_rows(u: UOp, rows: int, sizes: _Sizes) -> UOp:
@@ -240,14 +274,21 @@ def cascade_blocks(root: UOp, machine: Device) -> UOp:
     nodes = [u for u in toposort(body) if u.op is Ops.CASCADE]
     found = [_lay_out(body, node) for node in nodes]
     everywhere = set.intersection(*(layout.everywhere for layout, _ in found))
-    rows = max(everywhere, key=lambda a: (body.shape[a] >= LEAST_ROWS, a), default=None)
-    layouts = [(replace(layout, everywhere=everywhere, rows=rows), inside) for layout, inside in found]
+    shared = {a for a in everywhere if any(layout.reuses(a) for layout, _ in found)}
+    rows = max((a for a in shared if body.shape[a] >= LEAST_ROWS), default=None)
+    together = frozenset(a for a in shared if rows is None and body.shape[a] > 1)
+    layouts = [(replace(x, everywhere=everywhere, rows=rows, together=together), inside) for x, inside in found]
     sizes = _sizes(body, rows, layouts, machine)
     made = {layout.node: _blocked(layout, inside, sizes, machine) for layout, inside in layouts}
-    block = {a: sizes.rows if a == rows else 1 if a in everywhere else n for a, n in enumerate(body.shape)}
-    threads = tuple(a for a in range(len(body.shape)) if a in everywhere)
-    upcast = {} if rows is None else {rows: sizes.rows}
-    opts = Opts(upcast, thread=threads or None, vector=rows, lanes=sizes.lanes, block=block)
+    layout = layouts[0][0]
+    block = {a: sizes.rows if a == rows else layout.extent(a, n) for a, n in enumerate(body.shape)}
+    threads = tuple(a for a in range(len(body.shape)) if a in everywhere) or None
+    if rows is not None:
+        opts = Opts({rows: sizes.rows}, thread=threads, vector=rows, lanes=sizes.lanes, block=block)
+    else:
+        own = [a for a, n in enumerate(body.shape) if a not in everywhere and n > 1]
+        columns = _columns(body.shape, own, sizes)
+        opts = replace(columns, unroll=NARROW_UNROLL, reduce_lanes=sizes.lanes, thread=threads, block=block)
     store = root.src[0].replace(src=(target, body.substitute(made)))
     return root.replace(src=(store,), arg=KernelInfo(root.arg.name, opts))
 
@@ -255,9 +296,11 @@ def cascade_blocks(root: UOp, machine: Device) -> UOp:
 def _sizes(body: UOp, rows: int | None, layouts: list[tuple[_Layout, list[dict[UOp, Idx]]]], machine: Device) -> _Sizes:
     """Rows that fill vectors, and as much of the reduced axis as the first-level cache holds of all tiles."""
     itemsize = max(max(b.dtype.itemsize, 4) for layout, _ in layouts for b, _ in _bodies(layout.node))
-    size = 1 if rows is None else body.shape[rows]
-    lanes = max(1, min(machine.vector_bytes // itemsize, _power_of_two(size)))
-    block = lanes * (ROW_VECTORS if size >= ROW_VECTORS * lanes else 1)
+    lanes = max(1, machine.vector_bytes // itemsize)
+    block = layouts[0][0].held(body.shape)
+    if rows is not None:
+        lanes = min(lanes, _power_of_two(body.shape[rows]))
+        block = lanes * (ROW_VECTORS if body.shape[rows] >= ROW_VECTORS * lanes else 1)
     tiles = max(len(_shared(layout)) for layout, _ in layouts)
     fits = max(int(machine.l1d * TILE_SHARE / (block * itemsize * max(tiles, 1))), LEAST_STEPS)
     lengths = [_bodies(layout.node)[0][0].shape[layout.node.arg.components[0].axis] for layout, _ in layouts]

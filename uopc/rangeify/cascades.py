@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from uopc.ops import AxisType, KernelInfo, Ops, ReduceArg, Tile
 from uopc.rangeify.context import ZERO, Combine, Ctx, Idx, Request
+from uopc.rangeify.reduction import in_lanes, segment_index, segments, without_lanes
 from uopc.rangeify.tiles import at_origin, begin, block_origin, flat, new_cell, start, tile_nest
 from uopc.uop import UOp, sink, toposort
 
@@ -132,23 +133,29 @@ class Cascade:
         component, (body, correction) = self.components[k], self.bodies[k]
         nest = tile_nest(self.tile(k), ctx)
         at = at_origin(running.origin, nest, ctx)
-        steps = (ctx.range(part.size, AxisType.REDUCE),) if part.size > 1 else ()
-        along = part.first
+        start = part.first
         for r in part.loop:
-            along = along + r * part.size
-        for r in steps:
-            along = along + r
-        requests: list[Request] = [
-            (self.tagged(body, p), (*at[: component.axis], ctx.simplify(along), *at[component.axis :]), None)
-        ]
+            start = start + r * part.size
+        requests: list[Request] = []
+        loops: list[list[UOp]] = []
+        opts = without_lanes(ctx.opts) if in_lanes(at, None) else ctx.opts
+        for segment in segments(part.size, opts):
+            step, inner, _ = segment_index(segment, ctx)
+            along = ctx.simplify(start + step)
+            requests.append((self.tagged(body, p), (*at[: component.axis], along, *at[component.axis :]), None))
+            loops.append(inner)
         if correction is not None:
             requests.append((self.tagged(correction, p), at, None))
 
         def combine(answers: list[UOp]) -> UOp:
-            value = UOp(Ops.REDUCE, (answers[0], *steps), ReduceArg(component.op, ())) if steps else answers[0]
+            value: UOp | None = None
+            for answer, ranges in zip(answers, loops):
+                done = UOp(Ops.REDUCE, (answer, *ranges), ReduceArg(component.op, ())) if ranges else answer
+                value = done if value is None else value.alu(component.op, done)
+            assert value is not None
             address = flat(nest.idx, self.tile(k), ctx)
             place = self.before(k, p).index(address)
-            old = place.load() * answers[1] if correction is not None else place.load()
+            old = place.load() * answers[-1] if correction is not None else place.load()
             if running.twin is not None:
                 place = begin(running.twin, (*running.origin, *part.loop)).index(address)
             running.updates[p] = place.store(old.alu(component.op, value)).end(*nest.ranges)

@@ -20,10 +20,10 @@ def reduce_(u: UOp, idx: Idx, gate: UOp | None, ctx: Ctx) -> tuple[list[Request]
     gate = _about(idx, gate)
     requests: list[Request] = []
     closing: list[tuple[list[UOp], list[UOp]]] = []
-    for segment in _segments(sizes[-1], _without_lanes(ctx.opts) if _in_lanes(idx, gate) else ctx.opts):
+    for segment in segments(sizes[-1], without_lanes(ctx.opts) if in_lanes(idx, gate) else ctx.opts):
         steps = {axis: ctx.range(n, AxisType.REDUCE) if n > 1 else ZERO for axis, n in zip(axes[:-1], sizes)}
         around = [r for r in steps.values() if r is not ZERO]
-        steps[axes[-1]], loops, blocks = _segment_index(segment, ctx)
+        steps[axes[-1]], loops, blocks = segment_index(segment, ctx)
         rest = iter(idx)
         inner = tuple(steps[axis] if axis in steps else next(rest) for axis in range(len(x.shape)))
         requests.append((x, inner, gate))
@@ -59,12 +59,12 @@ def _about(idx: Idx, gate: UOp | None) -> UOp | None:
     return kept
 
 
-def _in_lanes(idx: Idx, gate: UOp | None) -> bool:
+def in_lanes(idx: Idx, gate: UOp | None) -> bool:
     """Whether lanes run along the index or its gate already: a value has room for one VECTOR range."""
     return any(r.arg.axis_type is AxisType.VECTOR for i in (*idx, *([] if gate is None else [gate])) for r in i.ranges)
 
 
-def _without_lanes(opts: Opts) -> Opts:
+def without_lanes(opts: Opts) -> Opts:
     return replace(opts, reduce_lanes=1, unroll=1) if opts.reduce_lanes > 1 else opts
 
 
@@ -80,7 +80,7 @@ class Segment:
     lanes: int
 
 
-def _segments(size: int, opts: Opts) -> list[Segment]:
+def segments(size: int, opts: Opts) -> list[Segment]:
     """Cut an axis so that each part is a plain loop nest: what does not fill a block or a step gets a loop of its
     own."""
     lanes = min(opts.reduce_lanes, power_of_two_below(size))
@@ -104,7 +104,7 @@ def _segments(size: int, opts: Opts) -> list[Segment]:
     return out
 
 
-def _segment_index(part: Segment, ctx: Ctx) -> tuple[UOp, list[UOp], list[UOp]]:
+def segment_index(part: Segment, ctx: Ctx) -> tuple[UOp, list[UOp], list[UOp]]:
     """The index along a segment, the ranges of one block, and the range over blocks."""
     blocks = [ctx.range(part.blocks, AxisType.REDUCE)] if part.blocks > 1 else []
     loops: list[UOp] = []
