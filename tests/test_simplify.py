@@ -427,6 +427,19 @@ def test_long_sums_and_deep_graphs_take_linear_time() -> None:
     simp(p)
 
 
+@pytest.mark.parametrize("op", [Ops.ADD, Ops.MUL, Ops.MAX, Ops.AND, Ops.OR, Ops.XOR, Ops.IDIV, Ops.MOD, Ops.WHERE])
+def test_chains_that_lean_to_the_right_do_not_recurse(op: Ops) -> None:
+    logic = op in (Ops.AND, Ops.OR, Ops.XOR)
+    leaf = (
+        [n < 3, n.eq(7), *((n % m).eq(1) for m in range(3, 40))] if logic else [n, *(range_(9, id) for id in range(40))]
+    )
+    u = leaf[0]
+    for step in range(50_000):
+        other = leaf[step % len(leaf)]
+        u = UOp(op, (n < step, other, u) if op is Ops.WHERE else (other, u))
+    assert simp(u).dtype is u.dtype
+
+
 def test_one_memo_for_many_calls() -> None:
     s = Simplifier()
     u = (i * 12 + j) // 12

@@ -159,13 +159,13 @@ cdef UOp negation(UOp u):
     return binary(C_XOR, u, intern(C_CONST, u.info, EMPTY, True))
 
 
-cdef bint collect(int code, UOp u, list out) except -1:
+cdef bint collect(int code, UOp u, list out, int depth = 0) except -1:
     """The operands of a chain of ``code`` that leans to the left, in order; False where there are too many."""
     cdef UOp right
     while u.code == code:
         right = <UOp>PyTuple_GET_ITEM(u.src, 1)
         if right.code == code:  # not in canonical form yet
-            if not collect(code, right, out): return False
+            if depth == MAX_CONDITIONS or not collect(code, right, out, depth + 1): return False
         elif right not in out:
             out.append(right)
         if len(out) > MAX_CONDITIONS:
@@ -236,6 +236,7 @@ cdef UOp join_all(UOp u):
     cdef bint again = True
     if not collect(u.code, u, operands):
         return None
+    operands.reverse()
     while again:
         again = False
         for i in range(len(operands)):

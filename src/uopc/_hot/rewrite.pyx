@@ -13,7 +13,7 @@ from cpython.ref cimport Py_INCREF
 from libc.stdint cimport uint64_t
 from libc.string cimport memset
 
-from uopc._hot.ptrmap cimport PtrMap, ptrmap_free, ptrmap_get, ptrmap_init, ptrmap_set
+from uopc._hot.ptrmap cimport ptrmap_free, ptrmap_get, ptrmap_init, ptrmap_set
 from uopc._hot.stack cimport Stack, push, stack_free, stack_init
 from uopc._hot.uop cimport UOp, rebuild, same_arg
 

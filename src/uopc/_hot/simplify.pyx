@@ -15,7 +15,7 @@ from libc.stdint cimport int64_t, INT64_MAX, INT64_MIN
 
 from uopc._hot.int64 cimport floor_div, floor_mod, gcd, sat_add, sat_mul, uopc_add_overflows, uopc_mul_overflows
 from uopc._hot.rewrite cimport MAX_OPS, PatternMatcher, Rewriter
-from uopc._hot.uop cimport DInfo, K_BOOL, K_INDEX, K_INT, K_OTHER, UOp, binary, const_int, info_of, intern
+from uopc._hot.uop cimport DInfo, K_BOOL, K_INDEX, K_INT, K_OTHER, UOp, binary, const_int, intern
 
 import operator
 
@@ -147,7 +147,10 @@ cdef UOp multiply(UOp a, UOp b):
             else:
                 factors.append(<UOp>PyTuple_GET_ITEM(u.src, 1))
             u = <UOp>PyTuple_GET_ITEM(u.src, 0)
+        if u.code == C_MUL:
+            return None  # too long
         factors.append(u)
+    factors.reverse()
     for i in range(1, len(factors)):
         u = <UOp>factors[i]
         k = i
@@ -162,7 +165,7 @@ cdef UOp multiply(UOp a, UOp b):
 
 
 cdef UOp rule_divide(UOp u):
-    cdef UOp a = <UOp>PyTuple_GET_ITEM(u.src, 0), b = <UOp>PyTuple_GET_ITEM(u.src, 1), c
+    cdef UOp a = <UOp>PyTuple_GET_ITEM(u.src, 0), b = <UOp>PyTuple_GET_ITEM(u.src, 1)
     cdef int64_t p, q
     if u.info.kind == K_INDEX and u.info.count == 1:
         return divide(u)
