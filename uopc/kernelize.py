@@ -276,9 +276,10 @@ class _Cuts:
             return True
         if u.op in ALU and any(kernel.ops > MAX_KERNEL_OPS for kernel, _ in uses):
             return True
-        if u.op is Ops.COMPONENT and not (len(uses) == 1 and all(self.instances[u].values())):
-            return True  # a cascade runs over blocks of its kernel's output, and has its values there only
-        if u.op in (Ops.REDUCE, Ops.COMPONENT):
+        if u.op is Ops.COMPONENT:
+            # a cascade runs over blocks of its kernel's output, and has its values there only
+            return not (len(uses) == 1 and all(self.instances[u].values()))
+        if u.op is Ops.REDUCE:
             return self.fuse_reduce is False or (
                 self.fuse_reduce is None and (len(uses) > MAX_INSTANCES or self.recompute_loses(u))
             )
