@@ -249,6 +249,18 @@ def test_deep_expressions(fold: Any) -> None:
     assert len(source) < 400 * 3000
 
 
+def test_one_value_for_all_lanes() -> None:
+    """A constant of a vector type may be one value: as an operand, an address, a gate and a thing to store."""
+    index = dtypes.index.vec(4)
+    same, i = UOp(Ops.INDEX, (buffer(1, 9), UOp(Ops.CONST, (), 7, index)), None, F32), range_(3, 0)
+    moved = UOp(Ops.INDEX, (buffer(1, 9), i + UOp(Ops.CONST, (), 2, index)), None, F32)
+    value = same.load() * UOp(Ops.CONST, (), 2.0, F32.vec(4)) + moved.load()
+    gate = UOp(Ops.CONST, (), True, dtypes.bool_.vec(4))
+    out, x = zeros(12), np.arange(9, dtype=np.float32)
+    run(sink(vector(buffer(0, 12), i * 4, 4).store(value, gate).end(i)), out, x)
+    np.testing.assert_array_equal(out, np.repeat(x[7] * 2 + x[2:5], 4))
+
+
 # ---- how it reads --------------------------------------------------------------------------------
 
 

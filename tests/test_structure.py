@@ -119,7 +119,7 @@ def test_reshapes_simplify_their_indices(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_an_accumulator_lives_inside_exactly_the_loops_that_its_result_depends_on() -> None:
-    """In the fused kernel: those of the maximum and the sum in the loop over rows, those of the scores one further in."""
+    """In the fused kernel: those of the maximum and the sum in the loop over rows, those of scores one further."""
     (kernel,) = plan_of(attention(32, 16), fuse_reduce=True, opt=Recompute(8)).kernels
     depth: dict[int, set[int]] = {}
     for u, loops in loops_around(kernel.linear):

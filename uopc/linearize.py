@@ -17,8 +17,9 @@ import heapq
 from uopc.ops import Ops
 from uopc.uop import UOp, sink, toposort
 
-# Among statements that may go next: loads from ALLOCs first, stores last; otherwise the order of the graph.
-_EARLY, _NORMAL, _LATE = 0, 1, 2
+# What has no place of its own in the list, and what asks its users for no more than to be inside a loop.
+_NOT_PLACED = frozenset({Ops.CONST, Ops.SINK})
+_ASKS_NOTHING = frozenset({Ops.CONST, Ops.RANGE})
 
 # A loop, by its RANGE, or None for the body of the function.
 Loop = UOp | None
@@ -42,9 +43,9 @@ class _Nest:
 
     def __init__(self, order: list[UOp]) -> None:
         self.ends: dict[UOp, UOp] = {}
-        self.inside: dict[
-            UOp, UOp
-        ] = {}  # a statement stands in the loop whose body it is, whether it depends on it or not
+        # a statement stands in the loop whose body it is, whether it depends on it or not
+        self.inside: dict[UOp, UOp] = {}
+        self.deepest: dict[tuple[UOp, ...], Loop] = {(): None}
         for u in order:
             if u.op is Ops.END:
                 for r in u.src[1:]:
@@ -90,10 +91,15 @@ class _Nest:
         if u.op is Ops.RANGE:
             return self.parent[u]
         ranges = u.ranges
-        if u in self.inside and self.inside[u] not in ranges:
-            ranges = (*ranges, self.inside[u])
-        if len(ranges) < 2:
-            return ranges[0] if ranges else None
+        around = self.inside.get(u)
+        if around is not None and around not in ranges:
+            ranges = (*ranges, around)
+        if ranges not in self.deepest:
+            self.deepest[ranges] = self._deepest(u, ranges)
+        return self.deepest[ranges]
+
+    def _deepest(self, u: UOp, ranges: tuple[UOp, ...]) -> Loop:
+        """The innermost of ``ranges``.  ValueError where they are not inside one another."""
         deepest: Loop = max(ranges, key=self.depth.__getitem__)
         around, r = 0, deepest
         while r is not None:
@@ -120,17 +126,6 @@ def _memory(u: UOp) -> tuple[Ops, int]:
     while u.op not in (Ops.BUFFER, Ops.ALLOC):
         u = u.src[0]
     return u.op, u.arg.slot
-
-
-def _priority(u: UOp) -> int:
-    if u.op is Ops.STORE:
-        return _LATE
-    return _EARLY if u.op is Ops.LOAD and _memory(u)[0] is Ops.ALLOC else _NORMAL
-
-
-def _sources(u: UOp) -> list[UOp]:
-    """What must stand before ``u``.  A use of a RANGE asks for no more than to be inside its loop."""
-    return [s for s in _statements(u.src) if s.op not in (Ops.CONST, Ops.RANGE)]
 
 
 def _overwrites(order: list[UOp]) -> list[tuple[UOp, UOp]]:
@@ -189,43 +184,72 @@ def _regions(order: list[UOp], nest: _Nest) -> Regions:
 
     A loop inside another is one item, named by its RANGE: what it needs from outside must come before all of it.
     """
+    homes = {u: nest.home(u) for u in order if u.op not in _NOT_PLACED}
     regions: Regions = {None: {}}
-    homes = {u: nest.home(u) for u in order if u.op is not Ops.CONST}
-    for u in order:
-        if u.op in (Ops.CONST, Ops.SINK, Ops.END):
+    for u, home in homes.items():
+        if u.op is not Ops.END:
+            regions.setdefault(home, {})[u] = []
+    for u, home in homes.items():
+        if u.op is Ops.END:
             continue
-        regions.setdefault(homes[u], {}).setdefault(u, [])
-        for s in _sources(u):
-            before = s.src[1] if s.op is Ops.END else s
-            region, after, place = homes[s], u, homes[u]
-            while place is not region:
-                if place is None:
-                    raise ValueError(f"{u!r} uses {s!r} outside the loop it belongs to")
-                after, place = place, nest.parent[place]
-            regions.setdefault(region, {}).setdefault(before, []).append(after)
+        for s in u.src:
+            if s.op is Ops.SINK:
+                sources = _statements((s,))
+            elif s.op in _ASKS_NOTHING:
+                continue
+            else:
+                sources = [s]
+            for t in sources:
+                before = t.src[1] if t.op is Ops.END else t
+                after, place, region = u, home, homes[t]
+                while place is not region:
+                    if place is None:
+                        raise ValueError(f"{u!r} uses {t!r} outside the loop it belongs to")
+                    after, place = place, nest.parent[place]
+                regions[region][before].append(after)
     for load, store in _overwrites(order):
-        first, then, region = nest.meet(load, homes[load], store, homes[store])
+        first, then, place = nest.meet(load, homes[load], store, homes[store])
         if first is not then:
-            regions[region].setdefault(first, []).append(then)
+            regions[place][first].append(then)
     return regions
 
 
-def _sort(items: dict[UOp, list[UOp]], rank: dict[UOp, int]) -> list[UOp]:
-    """The items of one loop body in an order that respects what must come after what, by priority and then rank."""
+def _keys(order: list[UOp], nest: _Nest) -> dict[UOp, int]:
+    """What goes first where nothing else decides: loads from ALLOCs, then the order of the graph, stores last.
+
+    A loop stands where its END does: what is before the END in the graph is before the loop.
+    """
+    step = 1 + max((len(end.src) for end in nest.ends.values()), default=0)  # room for the RANGEs of an END
+    late = step * len(order)
+    keys = {}
+    for k, u in enumerate(order):
+        if u.op is Ops.STORE:
+            keys[u] = step * k + 2 * late
+        elif u.op is Ops.LOAD and _memory(u)[0] is Ops.ALLOC:
+            keys[u] = step * k
+        else:
+            keys[u] = step * k + late
+    for r, end in nest.ends.items():
+        keys[r] = keys[end] + end.src.index(r)
+    return keys
+
+
+def _sort(items: dict[UOp, list[UOp]], keys: dict[UOp, int], named: dict[int, UOp]) -> list[UOp]:
+    """The items of one loop body in an order that respects what must come after what, smaller keys first."""
     waiting = dict.fromkeys(items, 0)
     for users in items.values():
         for user in users:
             waiting[user] += 1
-    ready = [(_priority(u), rank[u], u) for u, n in waiting.items() if n == 0]
+    ready = [keys[u] for u, n in waiting.items() if n == 0]
     heapq.heapify(ready)
     out = []
     while ready:
-        u = heapq.heappop(ready)[2]
+        u = named[heapq.heappop(ready)]
         out.append(u)
         for user in items[u]:
             waiting[user] -= 1
             if waiting[user] == 0:
-                heapq.heappush(ready, (_priority(user), rank[user], user))
+                heapq.heappush(ready, keys[user])
     if len(out) != len(waiting):
         raise ValueError(_why_stuck({u: users for u, users in items.items() if waiting[u] > 0}))
     return out
@@ -281,12 +305,11 @@ def linearize(root: UOp) -> UOp:
     """The nodes of ``root`` (a SINK) as a LINEAR list that a renderer can print from top to bottom."""
     order = toposort(_without_empty_loops(root))
     nest = _Nest(order)
-    # the rank of a loop is that of its END: what stands before the END in the graph stands before the loop
-    rank = {u: k for k, u in enumerate(order)}
-    rank.update({r: rank[end] for r, end in nest.ends.items()})
+    keys = _keys(order, nest)
+    named = {key: u for u, key in keys.items()}
     regions = _regions(order, nest)
     out: list[UOp] = []
-    open_loops: list[tuple[Loop, list[UOp]]] = [(None, _sort(regions[None], rank)[::-1])]
+    open_loops: list[tuple[Loop, list[UOp]]] = [(None, _sort(regions[None], keys, named)[::-1])]
     while open_loops:
         loop, items = open_loops[-1]
         if not items:
@@ -297,5 +320,5 @@ def linearize(root: UOp) -> UOp:
         u = items.pop()
         out.append(u)
         if u.op is Ops.RANGE:
-            open_loops.append((u, _sort(regions.get(u, {}), rank)[::-1]))
+            open_loops.append((u, _sort(regions.get(u, {}), keys, named)[::-1]))
     return UOp(Ops.LINEAR, tuple(out), root.arg)

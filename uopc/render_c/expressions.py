@@ -7,6 +7,7 @@ wide, and where two meet, or one chooses among wider values, it is converted.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from uopc.ops import COMPARE, Ops
 from uopc.render_c import functions
@@ -26,7 +27,7 @@ def _is_number(u: UOp) -> bool:
     return u.op is Ops.CONST and u.dtype.count == 1 and u.arg == u.arg
 
 
-def _lanes(u: UOp) -> tuple[bool | int | float, ...]:
+def constants(u: UOp) -> tuple[Any, ...]:
     """The values of a constant of a vector type, which may be written as the one that all lanes have."""
     return u.arg if isinstance(u.arg, tuple) else (u.arg,) * u.dtype.count
 
@@ -56,7 +57,7 @@ class Expressions:
         if u.dtype.count == 1:
             return literal(u.arg, u.dtype, exact)
         if u not in self.code:
-            values = ", ".join(literal(v, u.dtype.scalar(), False).text for v in _lanes(u))
+            values = ", ".join(literal(v, u.dtype.scalar(), False).text for v in constants(u))
             self.code[u] = Code(f"({self.unit.type(u.dtype)}){{{values}}}")
         return self.code[u]
 
@@ -74,7 +75,7 @@ class Expressions:
         """A bool as a mask of ``count`` lanes of ``size`` bytes."""
         to = self.unit.mask(size, count)
         if u.op is Ops.CONST and u.dtype.count > 1:
-            return Code(f"({to}){{{', '.join('-1' if v else '0' for v in _lanes(u))}}}")
+            return Code(f"({to}){{{', '.join('-1' if v else '0' for v in constants(u))}}}")
         if u.dtype.count == 1:
             return infix("-", Code(f"({to}){{}}"), cast(SIGNED[size].c_name, self.operand(u)))
         return self.code[u] if self.masks[u] == size else call("__builtin_convertvector", self.code[u], Code(to))
@@ -83,7 +84,7 @@ class Expressions:
         """Whether a gate, of one lane or several, holds in lane ``i``."""
         if gate.dtype.count == 1:
             return self.operand(gate)
-        return Code(str(int(_lanes(gate)[i]))) if gate.op is Ops.CONST else Code(f"{self.code[gate].at(ATOM)}[{i}]")
+        return Code(str(int(constants(gate)[i]))) if gate.op is Ops.CONST else Code(f"{self.code[gate].at(ATOM)}[{i}]")
 
     # -- values
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from uopc.ops import Ops
 from uopc.render_c.code import ATOM, SUM, Code, cast, choice, infix, prefix
-from uopc.render_c.expressions import Expressions, narrowed
+from uopc.render_c.expressions import Expressions, constants, narrowed
 from uopc.render_c.functions import mask_dtype
 from uopc.render_c.types import UNSIGNED, Declarations
 from uopc.uop import DType, UOp
@@ -38,7 +38,7 @@ def spread(at: UOp) -> tuple[UOp, tuple[int, ...]] | None:
     if at.op is Ops.ADD and at.dtype.count > 1:
         for base, steps in (at.src, at.src[::-1]):
             if base.dtype.count == 1 and steps.op is Ops.CONST:
-                return base, steps.arg
+                return base, constants(steps)
     return None
 
 
@@ -89,7 +89,7 @@ class Memory(Expressions):
         if at.dtype.count == 1:
             return _offset(self.operand(at, False), lane)
         if at.op is Ops.CONST:
-            return Code(str(at.arg[lane]))
+            return Code(str(constants(at)[lane]))
         steps = spread(at)
         if steps is not None:
             return _offset(self.operand(steps[0], False), steps[1][lane])
