@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
+from unittest import mock
 
 import numpy as np
 import pytest
 from fuzz_graphs import check
 
+from uopc import Tensor
+from uopc.count import times
 from uopc.dtype import dtypes, from_numpy
-from uopc.ops import Level, Ops, ReduceArg, ViewArg
+from uopc.ops import AxisType, Ops, ReduceArg
+from uopc.opt.layout import layout_pass
+from uopc.pipeline import make_plan
+from uopc.rangeify import Ctx, Opts, lower, movement
 from uopc.runtime.storage import new_buffer
 from uopc.uop import UOp
 
@@ -122,3 +128,89 @@ def test_a_reduction_under_a_pad_is_not_about_its_gate(op):
     agree(total(padded), total(padded, op=Ops.MIN), padded)
     wide = UOp(Ops.PAD, (counting(64, 65) - UOp(Ops.EXPAND, (UOp(Ops.RESHAPE, (total(counting(64, 65), 1, op=op),), (64, 1)),), (64, 65)),), ((3, 0), (0, 5)))
     agree(wide, total(wide, 1), total(wide, 0), total(wide))
+
+
+# ---- loop structure --------------------------------------------------------------------------------------------------
+
+
+class Flash:
+    """The options of a fused attention kernel: output columns in registers, rows on threads."""
+
+    def __init__(self, columns):
+        self.columns = columns
+
+    def layout(self, roots):
+        return layout_pass(roots)
+
+    def lower(self, body, out):
+        return lower(body, out, Ctx(opts=Opts(upcast={1: self.columns}, thread=0)))
+
+
+def attention(n, d, flat=False):
+    """Row by row; ``flat``: the scores and the rows' maxima meet in a vector of n*n, as a reshape would have it."""
+    q, k, v = (Tensor(np.zeros((n, d), np.float32)) for _ in range(3))
+    scores = (q @ k.T) * 0.125
+    most = scores.max(1, keepdim=True).expand(n, n)
+    weights = (scores.reshape(n * n) - most.reshape(n * n)).exp().reshape(n, n) if flat else (scores - most).exp()
+    return ((weights / weights.sum(1, keepdim=True)) @ v).uop
+
+
+def passes(root, n, d, opt):
+    """How often the attention kernel computes each product of q and k, from its loops."""
+    kernel = make_plan([root], fuse_reduce=True, opt=opt).kernels[-1]
+    runs = times(kernel.linear)
+    slots = [u.arg.slot for u in kernel.linear.src if u.op is Ops.BUFFER]
+    products = 0
+    for u, n_runs in runs.items():
+        loads = [s.src[0].src[0] for s in u.src if s.op is Ops.LOAD]
+        if u.op is Ops.MUL and len(loads) == 2 and all(b.op is Ops.BUFFER for b in loads):
+            products += n_runs * u.dtype.count
+    assert len(slots) == 4
+    return products / (n * n * d)
+
+
+@pytest.mark.parametrize(("columns", "expected"), [(8, 10), (16, 6), (32, 4), (64, 3)])
+def test_passes_over_the_scores(columns, expected):
+    """One for the maximum, one for the sum, and one for each group of columns."""
+    assert passes(attention(128, 64), 128, 64, Flash(columns)) == expected
+
+
+def test_reshapes_simplify_before_anything_asks_what_an_index_depends_on():
+    assert passes(attention(64, 64, flat=True), 64, 64, Flash(16)) == 6
+
+
+def test_without_simplification_in_the_reshape_rule_work_is_done_again():
+    """So the test above can fail: the row's maximum is asked for at (i*N + j)//N, which is another index for each j."""
+    with mock.patch.object(movement, "simplify_index", lambda expr, ctx: expr):
+        assert passes(attention(64, 64, flat=True), 64, 64, Flash(16)) > 6
+
+
+def test_an_accumulator_stands_in_the_loops_of_its_index():
+    x = counting(6, 7, 8)
+    kernel = make_plan([total(x, 2)], opt=Plain()).kernels[0]
+    ranges = [u for u in kernel.linear.src if u.op is Ops.RANGE]
+    starts = [u for u in kernel.linear.src if u.op is Ops.STORE and u.src[1].op is Ops.CONST]
+    assert [r.src[0].arg for r in ranges] == [6, 7, 8]
+    assert len(starts) == 1 and set(starts[0].ranges) == set(ranges[:2])
+
+
+class Plain:
+    """Plain loops."""
+
+    def layout(self, roots):
+        return roots
+
+    def lower(self, body, out):
+        return lower(body, out, Ctx())
+
+
+def test_unrolled_copies_share_a_loop():
+    kernel = make_plan([total(counting(64, 64), 1)], opt=Flash4()).kernels[0]
+    assert sum(u.op is Ops.RANGE and u.arg.axis_type is AxisType.REDUCE for u in kernel.linear.src) == 1
+
+
+class Flash4(Plain):
+    """Four rows at a time, four steps at a time."""
+
+    def lower(self, body, out):
+        return lower(body, out, Ctx(opts=Opts(upcast={0: 4}, unroll=4)))
