@@ -142,11 +142,13 @@ def _default_settings() -> Settings:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One C function: its name, its translation unit, and its program in LINEAR form."""
+    """One C function: its name, its translation unit, its program in LINEAR form, and the tensor operations (a SINK of
+    STOREs) that it was made from."""
 
     name: str
     source: str
     linear: UOp = field(repr=False)
+    root: UOp = field(repr=False)
 
     @property
     def slots(self) -> int:
@@ -331,7 +333,7 @@ def compile_kernel(root: UOp, settings: Settings) -> Kernel:
     found = _kernels.get(key)
     if found is None:
         linear = run_stages(KERNEL_STAGES + LOOP_STAGES, root, settings)
-        found = _kernels[key] = Kernel(root.arg.name, render_c(linear, root.arg.name), linear)
+        found = _kernels[key] = Kernel(root.arg.name, render_c(linear, root.arg.name), linear, root)
     return found
 
 
