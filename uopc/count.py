@@ -47,7 +47,7 @@ def _value(expr: UOp, at: dict[UOp, Any]) -> Any:
     return known[expr]
 
 
-def _iterations(loops: tuple[UOp, ...]) -> int:
+def iterations(loops: tuple[UOp, ...]) -> int:
     """How often the body of a loop nest, outermost first, runs."""
     mentioned = set(ranges_in(*(r.src[0] for r in loops)))
     grid = [r for r in loops if r in mentioned]
@@ -82,11 +82,11 @@ def times(linear: UOp) -> dict[UOp, int]:
             before.append(now)
             loops.append(u)
             constant = all(r.src[0].op is Ops.CONST for r in loops)
-            now = now * max(u.src[0].arg, 0) if constant else _iterations(tuple(loops))
+            now = now * max(u.src[0].arg, 0) if constant else iterations(tuple(loops))
     return out
 
 
-def _memory(u: UOp) -> UOp:
+def memory_of(u: UOp) -> UOp:
     while u.op in (Ops.AFTER, Ops.INDEX):
         u = u.src[0]
     return u
@@ -110,7 +110,7 @@ def products(linear: UOp, slots: Collection[int]) -> int:
 
 
 def _place(u: UOp) -> tuple[Ops, int]:
-    memory = _memory(u.src[0])
+    memory = memory_of(u.src[0])
     return memory.op, memory.arg.slot
 
 
@@ -120,7 +120,7 @@ def count(linear: UOp) -> Work:
     buffers: dict[UOp, None] = {}
     for u, n in times(linear).items():
         if u.op in (Ops.LOAD, Ops.STORE):
-            memory = _memory(u.src[0])
+            memory = memory_of(u.src[0])
             if memory.op is Ops.BUFFER:
                 buffers[memory] = None
                 loads += n * u.dtype.count if u.op is Ops.LOAD else 0
