@@ -312,10 +312,17 @@ class _Cuts:
 
     def recompute_loses(self, u: UOp) -> bool:
         """Whether computing ``u`` again at each use takes longer than writing it once and reading it."""
+        again, down = self.prices(u)
+        return again > down
+
+    def prices(self, u: UOp) -> tuple[float, float]:
+        """Seconds of computing ``u`` again at each use, and of writing it once and reading it."""
         size = math.prod(u.shape)
         again = self.costs.time[u] * (self.evaluations(u) - size)
-        down = size * u.dtype.itemsize * BYTE_TIME * (1 + len(self.instances[u])) + LAUNCH_TIME
-        return again > down
+        if size > 1 and not any(kernel.shared for kernel, _ in self.instances[u]):
+            # a kernel with one result runs on one thread; in a kernel of its own the value is shared out
+            again += self.costs.time[u] * size / 2
+        return again, size * u.dtype.itemsize * BYTE_TIME * (1 + len(self.instances[u])) + LAUNCH_TIME
 
     def broadcast(self, u: UOp) -> bool:
         """The broadcast rule: a computed value that loops repeat which it does not depend on."""
@@ -427,6 +434,66 @@ def kernelize(root: UOp, fuse_reduce: bool | None = None) -> UOp:
         new = u if src == u.src else u.replace(src=src)
         rebuilt[u] = UOp(Ops.STAGE, (new,), Level.KERNEL) if u in cuts else new
     return rebuilt[root]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A value that may be written down or computed again wherever it is used, and which of both was chosen.
+
+    again, down: predicted seconds of computing it again (beyond the first time) and of writing and reading it.
+    evaluations: how often it would be computed, of ``size`` elements, by loops of one element an iteration.  reason:
+    what decided.  model: what costs alone would have chosen; where it is not ``written``, the options overrode it.
+    """
+
+    value: UOp
+    written: bool
+    again: float
+    down: float
+    evaluations: int
+    size: int
+    reason: str
+    model: bool
+
+
+def decisions(root: UOp, fuse_reduce: bool | None = None) -> list[Decision]:
+    """What ``kernelize`` decides about ``root``: one entry for each value that could be either written down or computed
+    more than once."""
+    roots = list(root.src) if fuse_reduce is True else split_reductions(list(root.src))
+    root = sink(*roots)
+    cuts = _Cuts(root, fuse_reduce)
+    staged = cuts.run()
+    model = staged if fuse_reduce is None else _Cuts(root, None).run()
+    results = {s.src[0] if s.op is Ops.STAGE else s for s in root.src}
+    out = []
+    for u in cuts.order:
+        if u in results or not cuts.instances.get(u) or u.op in (Ops.CASCADE, Ops.STATE):
+            continue
+        size, evaluations = math.prod(u.shape), cuts.evaluations(u)
+        if u in staged or u.op is Ops.REDUCE or (u.op in ALU and evaluations > size > 1 and not _from_nothing(u)):
+            again, down = cuts.prices(u)
+            reason = _reason(u, cuts, u in staged, fuse_reduce)
+            out.append(Decision(u, u in staged, again, down, evaluations, size, reason, u in model))
+    return out
+
+
+def _reason(u: UOp, cuts: _Cuts, written: bool, fuse_reduce: bool | None) -> str:
+    """What decided, in words."""
+    again, down = cuts.prices(u)
+    if u in cuts.under_stage:
+        return "part of a reduction in steps, which threads share"
+    if u in cuts.together:
+        return "a block of a cascade computes it once"
+    if u.op is Ops.COMPONENT:
+        return "a cascade has its value at its kernel's output, and it is used elsewhere"
+    if u.op in _CHOICE:
+        return "each source has a kernel of its own"
+    if fuse_reduce is not None and u.op is Ops.REDUCE:
+        return f"fuse_reduce={fuse_reduce}"
+    if not written and again > down:
+        return f"fuse_reduce={fuse_reduce}" if fuse_reduce else "a later cut of its users saves as much"
+    if written and again <= down:
+        return "its kernel would be too long" if u.op in ALU else "used at too many indices"
+    return "computing again costs more" if written else "writing down costs more"
 
 
 # Public names whose home is further up: scripts look for them here.
