@@ -43,7 +43,7 @@ LAYERS = (
         "_hot",
         (
             "uopc._hot",
-            *(f"uopc._hot.{name}" for name in ("ptrmap", "stack", "uop", "rewrite", "simplify", "rangeify", "runtime")),
+            *(f"uopc._hot.{name}" for name in ("int64", "ptrmap", "stack", "uop", "rewrite", "simplify", "rangeify", "runtime", "call")),
             "uopc._hot.call",
         ),
         Inner.ORDERED,
@@ -54,9 +54,15 @@ LAYERS = (
     Layer(
         "rangeify",
         (
-            *(f"uopc.rangeify.{name}" for name in ("context", "movement", "reduction", "tiles", "values", "axes")),
+            *(f"uopc.rangeify.{name}" for name in ("context", "movement", "reduction", "axes", "tiles", "cascades", "values")),
             "uopc.rangeify",
+            "uopc.rangeify.nest",
         ),
+        Inner.ORDERED,
+    ),
+    Layer(
+        "blockize",  # its parts; the package's face is a pass
+        (*(f"uopc.blockize.{name}" for name in ("limits", "operands", "panels", "cascades")),),
         Inner.ORDERED,
     ),
     Layer(

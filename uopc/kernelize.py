@@ -238,7 +238,8 @@ class _Cuts:
         return self.staged
 
     def write(self, u: UOp) -> None:
-        """The first use by the kernel that writes ``u``: below what only reorders it, which moves to the place written."""
+        """The first use by the kernel that writes ``u``: below what only reorders it, which moves to the place
+        written."""
         value = u
         while value.op in (Ops.RESHAPE, Ops.PERMUTE):
             value = value.src[0]
@@ -471,6 +472,8 @@ def decisions(root: UOp, fuse_reduce: bool | None = None) -> list[Decision]:
         size, evaluations = math.prod(u.shape), cuts.evaluations(u)
         if u in staged or u.op is Ops.REDUCE or (u.op in ALU and evaluations > size > 1 and not _from_nothing(u)):
             again, down = cuts.prices(u)
+            if u in cuts.together and u not in staged:
+                again, evaluations = 0.0, size
             reason = _reason(u, cuts, u in staged, fuse_reduce)
             out.append(Decision(u, u in staged, again, down, evaluations, size, reason, u in model))
     return out

@@ -217,7 +217,7 @@ class StateArg(NamedTuple):
 class ComponentArg(NamedTuple):
     """The final value of one reduction of a cascade."""
 
-    index: int
+    component: int
     dtype: DType
     shape: tuple[int, ...]
 

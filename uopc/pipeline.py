@@ -307,7 +307,8 @@ class _Split:
 
 
 def _at_root(target: UOp, body: UOp) -> tuple[UOp, UOp]:
-    """A store without movement at its root: what reorders the value reorders the place that it is written to instead."""
+    """A store without movement at its root: what reorders the value reorders the place that it is written to
+    instead."""
     while body.op in (Ops.RESHAPE, Ops.PERMUTE):
         if body.op is Ops.RESHAPE:
             target = UOp(Ops.RESHAPE, (target,), body.src[0].shape)

@@ -16,7 +16,7 @@ from uopc.blockize.limits import limits
 from uopc.blockize.operands import View, packed, shared_parts
 from uopc.ops import ALU, MOVEMENT, AxisType, KernelInfo, Ops, Tile
 from uopc.rangeify import Ctx, Opts, rangeify
-from uopc.rangeify.context import Idx
+from uopc.rangeify.context import Combine, Idx, Request
 from uopc.rangeify.movement import MOVES
 from uopc.rangeify.values import VALUES
 from uopc.runtime.device import Device
@@ -47,7 +47,7 @@ class _Probe:
     index."""
 
     def __init__(self) -> None:
-        def given(u: UOp, idx: Idx, gate: UOp | None, ctx: Ctx):  # type: ignore[no-untyped-def]
+        def given(u: UOp, idx: Idx, gate: UOp | None, ctx: Ctx) -> tuple[list[Request], Combine]:
             return [], lambda _: UOp.const(0.5, u.dtype)
 
         self.ctx = Ctx()
@@ -57,7 +57,7 @@ class _Probe:
         return tuple(self.ctx.range(n, AxisType.LOOP) for n in shape)
 
     def asked(self, u: UOp) -> list[Idx]:
-        return self.ctx.engine.asked(u)  # type: ignore[no-any-return]
+        return self.ctx.engine.asked(u)
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def _lay_out(body: UOp, node: UOp) -> tuple[_Layout, list[dict[UOp, Idx]]]:
     found: dict[int, tuple[int | None, ...]] = {}
     for u in toposort(body):
         if u.op is Ops.COMPONENT and probe.asked(u):
-            found[u.arg.index] = _positions(probe.asked(u)[0], known)
+            found[u.arg.component] = _positions(probe.asked(u)[0], known)
     bodies = _bodies(node)
     inside: list[dict[UOp, Idx]] = [{} for _ in bodies]
     ranged: list[tuple[Ops, UOp]] = []
@@ -319,13 +319,13 @@ def _steps(length: int, fits: int) -> int:
 def _blocked(layout: _Layout, inside: list[dict[UOp, Idx]], sizes: _Sizes, machine: Device) -> UOp:
     """One CASCADE with its tiles."""
     node, bodies, shared = layout.node, _bodies(layout.node), _shared(layout)
-    known = {i: i.arg.id for k in inside for at in k.values() for i in at if i.op is Ops.RANGE}
+    known = {i: i.arg.id for body in inside for at in body.values() for i in at if i.op is Ops.RANGE}
     staged: dict[UOp, Tile] = {}
-    for k in inside:
+    for body in inside:
         for u in shared:
-            if u in k and u not in staged:
+            if u in body and u not in staged:
                 reduced = any(v.op is Ops.REDUCE for v in _cone(u, set(shared) - {u}))
-                tile = _tile_of(k[u], known, layout, u, sizes, reduced)
+                tile = _tile_of(body[u], known, layout, u, sizes, reduced)
                 if tile is not None:
                     staged[u] = tile
     made = _with_stages(node, staged, layout, inside, sizes, known)
@@ -349,8 +349,8 @@ def _with_stages(
 ) -> UOp:
     """The CASCADE with its shared values in tiles, and the rows' operands of their producers packed."""
     packs: dict[UOp, UOp] = {}
-    for k in inside:
-        for u, at in k.items():
+    for body in inside:
+        for u, at in body.items():
             if u.op is Ops.REDUCE and u not in packs:
                 rows = [a for a, i in enumerate(at) if layout.rows is not None and known.get(i) == layout.rows]
                 # the axis of the operand's shape that the rows are

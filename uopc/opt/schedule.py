@@ -44,10 +44,8 @@ def _gathers(nest: Nest, r: UOp) -> int:
 
 def _vector_axis(nest: Nest) -> int | None:
     """The output axis with the fewest scattered accesses; of equals the last."""
-    axes = [a for a, r in enumerate(nest.outputs) if r is not None]
-    if not axes:
-        return None
-    return min(reversed(axes), key=lambda a: _gathers(nest, nest.outputs[a]))
+    scattered = {a: _gathers(nest, r) for a, r in enumerate(nest.outputs) if r is not None}
+    return min(reversed(scattered), key=scattered.__getitem__, default=None)
 
 
 def _reduce_lanes(nest: Nest, vector: UOp | None, lanes: int) -> int:
@@ -109,6 +107,7 @@ def _tile(nest: Nest, v: int, lanes: int, registers: int) -> dict[int, int]:
 def _transposed(nest: Nest, v: int) -> dict[int, int]:
     """Rows for a copy that reads along another axis than it writes."""
     vector = nest.outputs[v]
+    assert vector is not None
     for b, r in enumerate(nest.outputs):
         if r is None or b == v:
             continue

@@ -180,17 +180,17 @@ def _cascade(u: UOp, idx: Idx, ctx: Ctx) -> Cascade:
     """The cascade of a COMPONENT, made when the first is asked for; its STATEs find it by their number."""
     node = u.src[0]
     if node.arg.id not in ctx.cascades:
-        tile = node.arg.components[u.arg.index].tile
+        tile = node.arg.components[u.arg.component].tile
         rows = tile.layout[-1] if tile is not None and tile.layout else None
         origin = block_origin(idx, ctx)
         row, count = (ZERO, 1) if rows is None else (origin[rows], tile.extents[rows])
         ctx.cascades[node.arg.id] = Cascade(node, row, count, ctx)
-    return ctx.cascades[node.arg.id]  # type: ignore[no-any-return]
+    return ctx.cascades[node.arg.id]
 
 
 def component(u: UOp, idx: Idx, ctx: Ctx) -> tuple[list[Request], Combine]:
     """The final value of a reduction: every part is run, one after the other."""
-    cascade, k = _cascade(u, idx, ctx), u.arg.index
+    cascade, k = _cascade(u, idx, ctx), u.arg.component
     cascade.enter(k, idx)
     parts = [cascade.update(k, p) for p in range(len(cascade.parts)) if p not in cascade.running[k].updates]
 

@@ -76,11 +76,8 @@ def _cat(u: UOp, idx: Idx, gate: UOp | None, ctx: Ctx) -> tuple[list[Request], C
             continue
         inner = ctx.simplify(at - start) if start else at
         inside = ctx.simplify((inner >= 0) & (inner < end - start))
-        if inside.vmin == 1:
-            inside = gate
-        elif gate is not None:
-            inside = ctx.simplify(gate & inside)
-        requests.append((s, (*idx[: u.arg], inner, *idx[u.arg + 1 :]), inside))
+        allowed = gate if inside.vmin == 1 else inside if gate is None else ctx.simplify(gate & inside)
+        requests.append((s, (*idx[: u.arg], inner, *idx[u.arg + 1 :]), allowed))
         starts.append(start)
     return requests, lambda answers: _choose_from(answers, at, starts)
 
