@@ -658,6 +658,26 @@ def test_a_placeholder_that_leaks_is_refused_where_it_is_used():
         (leaked[0] + 1).numpy()
 
 
+def test_positions_that_are_data():
+    table = floats(10, 4)
+    take, from_end = jit(lambda t, i: t[i]), jit(lambda t, i: t[i, 1] * 2)
+    for dtype in ("i8", "i4", "u1"):
+        for positions in ([0, 3, 9], [9, 9, 1], [2, 0, 0]):
+            i = np.array(positions, dtype)
+            np.testing.assert_array_equal(take(table, i), table[i])
+            np.testing.assert_array_equal(take(Tensor(table), i).numpy(), table[i])
+            np.testing.assert_array_equal(from_end(table, i), table[i, 1] * 2)
+    i = np.array([-1, -10, 5])
+    np.testing.assert_array_equal(take(table, i), table[i])
+    for wrong in ([0, 10, 1], [-11, 0, 1], [1 << 40, 0, 0]):
+        with pytest.raises(IndexError, match=r"position -?\d+ is out of bounds for axis 0 of size 10"):
+            take(table, np.array(wrong))
+        np.testing.assert_array_equal(take(table, i, out=np.empty((3, 4), "f")), table[i])
+    assert take(table, np.empty(0, "i8")).shape == (0, 4)
+    fixed = np.array([1, 2])  # not an argument: checked when captured
+    np.testing.assert_array_equal(jit(lambda t: t[fixed])(table), table[fixed])
+
+
 # -- bounds, threads, precompile
 
 

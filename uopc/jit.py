@@ -18,7 +18,7 @@ from uopc._hot.call import Captured, Function, Guard, Leaf, Mark, View, flatten,
 from uopc.dtype import DType, dtypes, from_numpy, to_dtype
 from uopc.ops import Level, Ops, ViewArg
 from uopc.options import Options, _scoped, current, environment
-from uopc.runtime.capture import CaptureError, is_recording, recording
+from uopc.runtime.capture import CaptureError, Recording, is_recording, recording
 from uopc.runtime.state import MAX_GUARDS, TooMuchState, Walk, foreign_random_state
 from uopc.runtime.storage import new_buffer, placeholder
 from uopc.tensor import Tensor, interop
@@ -105,7 +105,8 @@ def jit(fn: Callable[..., Any]) -> Jit:
     CaptureError if ``fn`` asks for a value that depends on its arguments, changes what it can reach (globals, closure,
     attributes, lists), draws random numbers from Python or NumPy, or returns no Tensor.  Not noticed: what no Python
     object shows (files, the clock, prints), and changes in place of arrays larger than 1 MB that ``fn`` reads not as
-    Tensors but in NumPy.  Errors that ``fn`` raises come out as they are.
+    Tensors but in NumPy.  Errors that ``fn`` raises come out as they are.  Positions that are data (``table[tokens]``)
+    are looked at by every run: IndexError, after which the contents of ``out`` are undefined.
     """
     return fn if isinstance(fn, Jit) else Jit(fn)
 
@@ -258,7 +259,7 @@ class _Results:
         uop = x.uop
         if uop.dtype is dtypes.bfloat16 and not self.as_tensors:
             uop = uop.cast(dtypes.float32)
-        self.roots.append(uop if uop.op is Ops.STAGE else UOp(Ops.STAGE, (uop,), Level.KERNEL))
+        self.roots.append(_staged(uop))
         self.dtypes.append(uop.dtype)
         return len(self.roots) - 1
 
@@ -274,6 +275,24 @@ class _Results:
         if self.as_tensors:
             arrays = [_tensor(a, d) for a, d in zip(arrays, self.dtypes)]
         return _placed(self.tree, arrays)
+
+
+def _staged(u: UOp) -> UOp:
+    """A root: a value that is written down."""
+    return u if u.op is Ops.STAGE else UOp(Ops.STAGE, (u,), Level.KERNEL)
+
+
+class _Checks:
+    """Called after each run with the arrays of all result slots: IndexError for positions out of bounds."""
+
+    def __init__(self, checks: list[tuple[int, int, int, str]]) -> None:
+        self.checks = checks
+
+    def __call__(self, arrays: list[np.ndarray[Any, Any]]) -> None:
+        for low, high, n, text in self.checks:
+            least, most = int(arrays[low].item()), int(arrays[high].item())
+            if least < -n or most >= n:
+                raise IndexError(f"position {most if most >= n else least} is {text}")
 
 
 class _Constant:
@@ -318,23 +337,30 @@ def _capture(
     guards = _watched(fn, [x for x, (leaf, _, _) in zip(leaves, made) if not leaf.is_memory])
     random_state = foreign_random_state()
     new_args, new_kwargs = _rebuilt(args, kwargs, iter([given for _, given, _ in made]))
-    with recording() as keys:
+    with recording() as recorded:
         returned = fn(*new_args, **new_kwargs)
     _refuse_side_effects(fn, guards, random_state)
     results = _Results(returned, as_tensors)
     if not results.roots:
         raise CaptureError(f"{_name(fn)} returned no Tensor, and what else it does would be done once only")
     buffers = {buffer: k for k, (_, _, buffer) in enumerate(made) if buffer is not None}
-    return _compiled(results, [leaf for leaf, _, _ in made], buffers, keys, guards, ambient)
+    return _compiled(results, [leaf for leaf, _, _ in made], buffers, recorded, guards, ambient)
 
 
 def _compiled(
-    results: _Results, leaves: list[Leaf], arguments: dict[UOp, int], keys: list[UOp], guards: list[Guard], ambient: Any
+    results: _Results,
+    leaves: list[Leaf],
+    arguments: dict[UOp, int],
+    recorded: Recording,
+    guards: list[Guard],
+    ambient: Any,
 ) -> Captured:
     """The plan of the results, with its inputs told apart: arguments, random keys, and arrays that were found."""
     from uopc.runtime.plan import executable, normal
 
-    roots = list(dict.fromkeys(results.roots))
+    keys = recorded.keys
+    checks = [(_staged(low), _staged(high), n, text) for low, high, n, text in recorded.checks]
+    roots = list(dict.fromkeys([*results.roots, *(bound for check in checks for bound in check[:2])]))
     graph, buffers = normal(roots)
     made = executable(graph, current(Options(Tensor.fuse_reduce, Tensor.opt)))
     inputs: list[Any] = []
@@ -374,6 +400,7 @@ def _compiled(
         [place[r] for r in results.roots],
         results.finish(),
         made.run_loudly if environment().debug else None,
+        _Checks([(place[low], place[high], n, text) for low, high, n, text in checks]) if checks else None,
     )
     captured.set_guards([_without_needless_contents(guard, captured.addresses()) for guard in guards])
     return captured

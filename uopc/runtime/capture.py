@@ -1,4 +1,4 @@
-"""While a function is captured: who is capturing, and which random keys were drawn.
+"""While a function is captured: who is capturing, which random keys were drawn, which positions are to be checked.
 
 A captured function is run once with BUFFERs that have no memory, so that only its graph is left.  The state is the
 thread's own.
@@ -9,49 +9,72 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from uopc._hot.call import count_captures
-
-if TYPE_CHECKING:
-    from uopc.uop import UOp
+from uopc.ops import Ops
+from uopc.uop import UOp, toposort
 
 
 class CaptureError(RuntimeError):
     """A function cannot be captured; the text says why and what would be accepted."""
 
 
+class Recording:
+    """What a function that is being captured did besides building its graph.
+
+    keys: the BUFFERs of the random keys that it drew, in order.  checks: (least, most, size, complaint) of positions
+    that every run has to look at: IndexError unless ``-size <= least`` and ``most < size``.
+    """
+
+    def __init__(self) -> None:
+        self.keys: list[UOp] = []
+        self.checks: list[tuple[UOp, UOp, int, str]] = []
+
+
 class _State(threading.local):
-    keys: list[UOp] | None = None
+    recording: Recording | None = None
 
 
 _state = _State()
 
 
 @contextmanager
-def recording() -> Iterator[list[UOp]]:
-    """A block in which this thread captures.  Gives the BUFFERs of the random keys drawn so far, in order."""
-    before, _state.keys = _state.keys, []
+def recording() -> Iterator[Recording]:
+    """A block in which this thread captures."""
+    before, _state.recording = _state.recording, Recording()
     count_captures(1)
     try:
-        yield _state.keys
+        yield _state.recording
     finally:
-        _state.keys = before
+        _state.recording = before
         count_captures(-1)
 
 
 def is_recording() -> bool:
     """Whether this thread captures a function now."""
-    return _state.keys is not None
+    return _state.recording is not None
+
+
+def is_unbound(u: UOp) -> bool:
+    """Whether this thread captures a function, and the value of ``u`` is not known before its arguments are."""
+    if _state.recording is None:
+        return False
+    return any(b.op is Ops.BUFFER and (b.realized is None or is_drawn(b)) for b in toposort(u))
 
 
 def note_key(buffer: UOp) -> UOp:
     """Told of the BUFFER of each random key that is drawn, which a captured function has to draw anew."""
-    if _state.keys is not None:
-        _state.keys.append(buffer)
+    if _state.recording is not None:
+        _state.recording.keys.append(buffer)
     return buffer
+
+
+def note_check(least: UOp, most: UOp, size: int, complaint: str) -> None:
+    """Positions from ``least`` to ``most`` index an axis of ``size``, which is known only when the function runs."""
+    assert _state.recording is not None
+    _state.recording.checks.append((least, most, size, complaint))
 
 
 def is_drawn(buffer: UOp) -> bool:
     """Whether it is the BUFFER of a random key of the function that is being captured."""
-    return _state.keys is not None and buffer in _state.keys
+    return _state.recording is not None and buffer in _state.recording.keys

@@ -12,6 +12,7 @@ import numpy as np
 
 from uopc.dtype import dtypes
 from uopc.ops import Ops
+from uopc.runtime.capture import is_unbound, note_check
 from uopc.tensor.arithmetic import graph_of
 from uopc.tensor.core import as_dtype
 from uopc.tensor.reduce import Reduce
@@ -99,7 +100,9 @@ class Indexing(Reduce):
             raise IndexError(f"positions are integers, not {found}; accepted are {_ACCEPTED}")
         n = self.shape[axis]
         least, most = u.vmin, u.vmax
-        if least < -n or most >= n:
+        if (least < -n or most >= n) and is_unbound(u):
+            u, least = self._checked_when_run(u, axis, least)
+        elif least < -n or most >= n:
             known = type(self)._of(u).realize()
             u, array = known.uop, known._array()
             least, most = (int(array.min()), int(array.max())) if array.size else (0, -1)
@@ -108,6 +111,16 @@ class Indexing(Reduce):
                 raise IndexError(f"position {wrong} is out of bounds for axis {axis} of size {n} of shape {self.shape}")
         u = as_dtype(u, dtypes.index)
         return u if least >= 0 else (u < 0).where(u + n, u)
+
+    def _checked_when_run(self, u: UOp, axis: int, least: int) -> tuple[UOp, int]:
+        """In a function that is being captured: positions held within the axis, and looked at by every run."""
+        n = self.shape[axis]
+        positions = type(self)._of(u)
+        if 0 not in u.shape:
+            what = f"out of bounds for axis {axis} of size {n} of shape {self.shape}"
+            note_check(positions.min().uop, positions.max().uop, n, what)
+        low = max(-n, least)
+        return (u.maximum(low) if low > least else u).minimum(n - 1), low
 
 
 def _spelled_out(parts: tuple[Any, ...], shape: Shape) -> list[Any]:

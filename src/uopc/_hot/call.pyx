@@ -350,12 +350,13 @@ cdef class Captured:
     outs: (NumPy dtype, shape, bytes) of each result slot.  copies: input slots that are results as they stand; their
     copies follow the results of the plan, and have entries in `outs`.  results: for each leaf of the result, its result slot.
     loud: runs the plan on the list of all addresses in place of the native plan, or None.
+    verify: called with the arrays of all result slots after each run, to raise, or None.
     finish: makes of the list of the results' arrays what the function returns, or None for one array as it is.
     """
 
     cdef list leaves, guards
     cdef readonly NativePlan plan
-    cdef readonly object ambient, finish, draw, loud
+    cdef readonly object ambient, finish, draw, loud, verify
     cdef readonly tuple outs, results, keep
     cdef tuple copies
     cdef int n_plan_outs
@@ -365,15 +366,15 @@ cdef class Captured:
     cdef void **template
 
     def __init__(self, list leaves, list guards, ambient, NativePlan plan, inputs, draws, int n_draws, draw, outs, copies,
-                 results, finish, loud=None):
+                 results, finish, loud=None, verify=None):
         cdef int slot
         self.leaves, self.guards, self.ambient, self.plan = leaves, guards, ambient, plan
         self.draws, self.n_draws, self.draw = tuple(draws), n_draws, draw
         self.outs, self.results, self.finish = tuple(outs), tuple(results), finish
-        self.loud = loud
+        self.loud, self.verify = loud, verify
         self.copies = tuple(copies)
         self.n_plan_outs = <int>(len(self.outs) - len(self.copies))
-        self.distinct = self.results == tuple(range(len(self.outs)))
+        self.distinct = self.results == tuple(range(len(self.results)))
         self.n_inputs = <int>len(inputs)
         self.template = <void **>malloc((plan.n_buffers + 1) * sizeof(void *))
         if self.template == NULL:
@@ -450,6 +451,8 @@ cdef class Captured:
             self.loud([<uintptr_t>pointers[k] for k in range(self.plan.n_buffers)])
         else:
             self.plan.run_at(pointers)
+        if self.verify is not None:
+            self.verify(arrays)
         return arrays
 
     cdef list destinations(self, list outs, void **pointers):
