@@ -95,6 +95,8 @@ class Expressions:
             return self.operand(u.src[0])
         if u.op is Ops.HREDUCE:
             return self.fold(u)
+        if u.op is Ops.SHUFFLE:
+            return call(functions.shuffle(self.unit, u.arg, u.dtype), *(self.operand(s) for s in u.src))
         if u.dtype.count == 1:
             return self.scalar(u)
         if u.op in COMPARE:
@@ -104,7 +106,7 @@ class Expressions:
     def scalar(self, u: UOp) -> Code:
         """An operation on scalars."""
         if u.op is Ops.CAST:
-            return cast(u.dtype.c_name, self.operand(u.src[0]))
+            return cast(self.unit.type(u.dtype), self.operand(u.src[0]))
         if u.op is Ops.BITCAST:
             return call(functions.reinterpret(self.unit, u.dtype, u.src[0].dtype), self.operand(u.src[0]))
         if u.op in LIBM:

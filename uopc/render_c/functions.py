@@ -29,6 +29,22 @@ ON_MASKS = {Ops.MAX: Ops.OR, Ops.ADD: Ops.OR, Ops.MIN: Ops.AND, Ops.MUL: Ops.AND
 HAS_VECTORS = {16: "__AVX__ && __F16C__", 32: "__AVX__ && __F16C__", 64: "__AVX512F__"}
 
 
+def shuffle(unit: Declarations, order: tuple[int, ...], dtype: DType) -> str:
+    """The lanes of two vectors in another order; those of the second count on from those of the first."""
+    t, lanes = unit.type(dtype), ", ".join(str(i) for i in order)
+    mask = unit.mask(dtype.scalar().itemsize, dtype.count)
+    body = "\n".join(
+        [
+            "#if defined __clang__ || __GNUC__ >= 12",
+            f"  return __builtin_shufflevector(a, b, {lanes});",
+            "#else",
+            f"  return __builtin_shuffle(a, b, ({mask}){{{lanes}}});",
+            "#endif",
+        ]
+    )
+    return unit.function(f"shuffle_{order[0]}_{order[1]}_{type_name(dtype)}", f"{t} ({t} a, {t} b)", body)
+
+
 def select(unit: Declarations, dtype: DType) -> str:
     """Lanes of a where a mask of lanes as wide holds, else of b."""
     t, m = unit.type(dtype), unit.mask(dtype.scalar().itemsize, dtype.count)
@@ -82,6 +98,8 @@ def convert(unit: Declarations, dtype: DType, source: DType, x: Code) -> Code:
         return call("__builtin_convertvector", x, Code(t))
     instruction = "vcvtps2ph $4, %1, %0" if dtype.scalar() is dtypes.float16 else "vcvtph2ps %1, %0"
     body = _one_instruction(instruction, dtype, "a", [f"return __builtin_convertvector(a, {t});"], unit)
+    # gcc 12 takes the lanes apart; clang finds the instruction, and old ones hold no vector of halves in a register
+    body = [f"{line} && !__clang__" if line.startswith("#if") else line for line in body]
     return call(unit.function(f"{type_name(dtype)}_from_{type_name(source)}", f"{t} ({s} a)", *body), x)
 
 

@@ -24,7 +24,7 @@ MAX_DEPTH = 24
 MAX_TEXT = 50
 
 SILENT = (Ops.BUFFER, Ops.ALLOC, Ops.CONST, Ops.INDEX, Ops.SINK)
-VALUES = ALU | {Ops.LOAD, Ops.HREDUCE}
+VALUES = ALU | {Ops.LOAD, Ops.HREDUCE, Ops.SHUFFLE}
 
 
 class Kernel:
@@ -179,7 +179,7 @@ class Kernel:
     def _c_type(self, u: UOp | None) -> str:
         if u is None:
             return "const void"
-        return ("" if (u.op, u.arg.slot) in self.memory.written else "const ") + u.dtype.c_name
+        return ("" if (u.op, u.arg.slot) in self.memory.written else "const ") + self.unit.type(u.dtype.scalar())
 
     def _title(self) -> Iterator[str]:
         """One comment: what the kernel writes and reads.  It breaks where a line would grow too long."""

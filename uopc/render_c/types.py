@@ -14,6 +14,12 @@ from uopc.uop import DType, dtypes
 UNSIGNED = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}
 SIGNED = {1: dtypes.int8, 2: dtypes.int16, 4: dtypes.int32, 8: dtypes.int64}
 
+# Before version 15, clang knows 16-bit floats on x86 as a type of memory only, which is all that they are here.
+HALF = """\
+#if __clang__ && __clang_major__ < 15
+#define _Float16 __fp16
+#endif"""
+
 
 def type_name(dtype: DType) -> str:
     """What follows a function's name, and the name of a vector type: f32, i64x8, ..."""
@@ -62,6 +68,8 @@ class Declarations:
 
     def type(self, dtype: DType) -> str:
         """The C type, declared if it is a vector."""
+        if dtype.scalar() is dtypes.float16:
+            self.lines.setdefault("_Float16", HALF)
         if dtype.count == 1:
             return dtype.c_name
         name = type_name(dtype)
