@@ -1,0 +1,108 @@
+"""Write docs/api.md: the public names, their signatures and docstrings.
+
+    python docs/api.py              writes the page
+    python docs/api.py --check      says whether it is current (exit code 1 if not)
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import uopc
+from uopc import Tensor
+
+PAGE = Path(__file__).with_name("api.md")
+HEAD = """# Reference
+
+Written by `docs/api.py` from the docstrings; a test keeps it current. What a name means for a user of NumPy, PyTorch or
+tinygrad is in [the table of correspondences](correspondence.md).
+"""
+# Whole modules whose public functions and classes are listed after the names of `uopc` itself.
+MODULES = {
+    "uopc.pipeline": ("make_plan", "plan_for", "watch", "to_linear", "Plan", "Kernel", "Call"),
+    "uopc.uop": ("format_graph",),
+    "uopc.rangeify": ("Opts", "Ctx", "lower", "lower_stores", "rangeify"),
+    "uopc.render_c": ("render_c",),
+    "uopc.count": ("count", "products", "times", "Work"),
+    "uopc.spec": ("verify", "SpecError"),
+    "uopc.runtime": ("Program",),
+    "uopc.runtime.device": ("device", "Device"),
+}
+
+
+def signature(thing: Any) -> str:
+    """``(a, b=1)``; empty where Python knows none, and for what uopc makes and users do not."""
+    if thing is uopc.DType or (inspect.isclass(thing) and issubclass(thing, Exception)):
+        return ""
+    try:
+        given = inspect.signature(thing)
+    except (TypeError, ValueError):
+        return ""
+    # annotations are strings, which some versions of Python quote
+    return re.sub(r"((?:: |-> ))'([^']*)'", r"\1\2", str(given))
+
+
+def text(thing: Any) -> str:
+    """A docstring as Markdown: its code spans have one backquote."""
+    return (inspect.getdoc(thing) or "").replace("``", "`")
+
+
+def entry(title: str, thing: Any, level: int) -> str:
+    """A heading, the signature and the text."""
+    shown = f"`{title}{signature(thing)}`" if callable(thing) else f"`{title}`"
+    return f"{'#' * level} {title}\n\n{shown}\n\n{text(thing)}\n"
+
+
+def methods() -> Iterator[tuple[str, list[str]]]:
+    """The methods of Tensor, by the file that defines them, in the order of the classes."""
+    for cls in reversed(Tensor.__mro__):
+        names = [n for n, f in vars(cls).items() if not n.startswith("_") and (callable(f) or _described(f))]
+        if names and cls is not object:
+            yield cls.__module__.rsplit(".", 1)[-1], names
+
+
+def _described(member: Any) -> bool:
+    return isinstance(member, (property, classmethod, staticmethod))
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [HEAD, "## uopc\n"]
+    parts += [entry(f"uopc.{name}", getattr(uopc, name), 3) for name in uopc.__all__ if name != "dtypes"]
+    scalars = ", ".join(f"`{n}`" for n in vars(uopc.dtypes) if not n.startswith("_") and _is_dtype(n))
+    parts.append(f"### uopc.dtypes\n\n{text(uopc.dtypes)} {scalars}.\n")
+    parts.append("## Methods of Tensor\n")
+    for subject, names in methods():
+        parts.append(f"### {subject}\n")
+        for name in names:
+            parts.append(entry(f"Tensor.{name}", getattr(Tensor, name), 4))
+    for module, names in MODULES.items():
+        found = sys.modules.get(module) or __import__(module, fromlist=["*"])
+        parts.append(f"## {module}\n")
+        parts += [entry(f"{module}.{name}", getattr(found, name), 3) for name in names]
+    return "\n".join(parts)
+
+
+def _is_dtype(name: str) -> bool:
+    return isinstance(getattr(uopc.dtypes, name), uopc.DType)
+
+
+def main() -> int:
+    """Write the page, or check it."""
+    wanted = page()
+    if "--check" not in sys.argv[1:]:
+        PAGE.write_text(wanted, encoding="utf-8")
+        return 0
+    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == wanted:
+        return 0
+    sys.stderr.write("docs/api.md is not what the docstrings say: run python docs/api.py\n")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
