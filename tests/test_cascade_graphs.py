@@ -66,6 +66,20 @@ def test_masked_attention(dtype):
     agree(attention(mask=triangle(17, 19), dtype=dtype), attention(mask=nothing, dtype=dtype))
 
 
+def test_attention_beside_others_in_a_stack():
+    """Sources of a STACK share a kernel, of which a cascade once wrote the first store alone: graph 60215."""
+    others = [memory(17, 8) * float(k) for k in range(3)]
+    agree(UOp(Ops.STACK, (attention(), *others)), UOp(Ops.CAT, (others[0], attention() * 2.0, attention()), 1))
+
+
+def test_attention_of_nothing():
+    """Graph 60081."""
+    agree(attention(0, 19), attention(17, 0), attention(17, 19, 0), attention(17, 19, 5, 0))
+    empty = UOp(Ops.CAT, (memory(3, 0, 17),), 1)
+    centred = empty - keep(empty, Ops.ADD)
+    agree(reduce(centred * centred, Ops.ADD, 2), UOp(Ops.PAD, (empty,), ((0, 0), (1, 0), (0, 0))))
+
+
 def test_reduced_axis_of_size_one():
     """Graph 193."""
     x = reduce(memory(17, 1, 4), Ops.ADD, 2)

@@ -369,6 +369,7 @@ def cascade(root: UOp, fuse_reduce: bool | None = None) -> UOp:
             or u in taken
             or len(u.arg.axes) != 1
             or u.src[0].shape[u.arg.axes[0]] < 2
+            or 0 in u.shape
             or u.arg.op is not Ops.ADD
             or not u.dtype.is_float
         ):

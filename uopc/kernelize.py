@@ -230,7 +230,8 @@ class _Cuts:
                 self.staged.add(u)
                 if u.op in _CHOICE:  # written source by source, each at its own index
                     for s in u.src:
-                        self.instances.setdefault(s, {})[self.start_kernel(s)] = True
+                        # sources share kernels, and a cascade shares none
+                        self.instances.setdefault(s, {})[self.start_kernel(s)] = False
                 else:
                     self.write(u)
             else:

@@ -79,6 +79,8 @@ def _cat(u: UOp, idx: Idx, gate: UOp | None, ctx: Ctx) -> tuple[list[Request], C
         allowed = gate if inside.vmin == 1 else inside if gate is None else ctx.simplify(gate & inside)
         requests.append((s, (*idx[: u.arg], inner, *idx[u.arg + 1 :]), allowed))
         starts.append(start)
+    if not requests:  # of nothing
+        return [], lambda _: UOp.const(0, u.dtype)
     return requests, lambda answers: _choose_from(answers, at, starts)
 
 
