@@ -39,6 +39,7 @@ class Ops(IntEnum):
     END = auto()
     REDUCE = auto()
     HREDUCE = auto()
+    SHUFFLE = auto()
     CASCADE = auto()
     STATE = auto()
     COMPONENT = auto()
@@ -329,6 +330,9 @@ TABLE: dict[Ops, OpInfo] = {
     Ops.HREDUCE: _structure(
         1, 1, DTypeRule.GIVEN, Stage.LOOP | Stage.REGISTER | Stage.LINEAR, Ops
     ),  # the lanes of a vector, in halves
+    Ops.SHUFFLE: _structure(
+        2, 2, DTypeRule.SAME, Stage.REGISTER | Stage.LOOP | Stage.LINEAR, tuple
+    ),  # lanes of both, by number
     # Reductions of one axis, each using the earlier ones' running values (STATE): for each the body, and its
     # correction.
     Ops.CASCADE: _structure(1, None, DTypeRule.VOID, Stage.TENSOR, CascadeArg),

@@ -284,7 +284,11 @@ def cascade_blocks(root: UOp, machine: Device) -> UOp:
     block = {a: sizes.rows if a == rows else layout.extent(a, n) for a, n in enumerate(body.shape)}
     threads = tuple(a for a in range(len(body.shape)) if a in everywhere) or None
     if rows is not None:
-        opts = Opts({rows: sizes.rows}, thread=threads, vector=rows, lanes=sizes.lanes, block=block)
+        # the last axis is consecutive in memory: as many columns as lanes are written by rows, transposed
+        columns = {
+            a: sizes.lanes for a in [len(body.shape) - 1] if a not in everywhere and body.shape[a] >= sizes.lanes
+        }
+        opts = Opts({rows: sizes.rows, **columns}, thread=threads, vector=rows, lanes=sizes.lanes, block=block)
     else:
         own = [a for a, n in enumerate(body.shape) if a not in everywhere and n > 1]
         columns = _columns(body.shape, own, sizes)

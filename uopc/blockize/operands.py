@@ -57,6 +57,8 @@ def packed(u: UOp, lanes: int, width: int, opts: Opts, view: View) -> UOp:
     back = tuple(order.index(a) for a in range(len(shape)))
     last = len(shape) - 1
     extents = tuple(width if a == lanes else shape[a] if a == last and a in varies else 1 for a in order)
-    fill = Opts({last: width}, vector=last, lanes=opts.lanes)
+    # where memory runs along the axis before, a square is read by rows and transposed
+    square = min(opts.lanes, extents[-2]) if view.step(u, lanes) > u.dtype.itemsize == view.step(u, order[-2]) else 1
+    fill = Opts({last: width, last - 1: square}, vector=last, lanes=opts.lanes)
     small = UOp(Ops.PERMUTE, (UOp(Ops.SHRINK, (u,), once),), order)
     return UOp(Ops.EXPAND, (UOp(Ops.PERMUTE, (UOp(Ops.STAGE, (small,), Tile(extents, fill)),), back),), shape)

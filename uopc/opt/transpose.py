@@ -1,0 +1,95 @@
+"""transpose: a square of scattered accesses becomes consecutive ones and shuffles.
+
+In and out: a program after ``expand``.  Where as many vectors as a vector has lanes are read in equal steps from
+neighbouring
+addresses, their rows are read whole and transposed in registers, and likewise for what is written: 16 x 16 elements
+take 16 accesses and 64 shuffles where they took 256 accesses.
+
+Reads no address that was not read, and writes none that was not written.
+"""
+
+from __future__ import annotations
+
+from uopc._hot.simplify import Simplifier
+from uopc.ops import Ops
+from uopc.uop import UOp, dtypes, toposort
+
+# Fewer lanes than this are not worth it.
+LEAST_LANES = 4
+
+# An access by what its neighbours share with it: the memory, the address without its constant, the step, and the lanes.
+Place = tuple[UOp, UOp, int, int]
+
+
+def _place(access: UOp, simplifier: Simplifier) -> tuple[Place, int] | None:
+    """Where a scattered access of a vector goes, and the constant of its first address."""
+    index, gates = access.src[0], access.src[1 if access.op is Ops.LOAD else 2 :]
+    lanes = index.src[1].dtype.count
+    if gates or lanes < LEAST_LANES or lanes & (lanes - 1) or index.dtype.count > 1 or index.dtype.is_bool:
+        return None
+    address = simplifier.simplify(index.src[1])
+    base, steps = (address.src[0], address.src[1]) if address.op is Ops.ADD else (UOp.const(0), address)
+    if steps.op is not Ops.CONST or not isinstance(steps.arg, tuple) or base.dtype.count > 1:
+        return None
+    first, step = steps.arg[0], steps.arg[1] - steps.arg[0]
+    if steps.arg != tuple(first + step * i for i in range(lanes)) or step < lanes:
+        return None
+    return (index.src[0], base, step, lanes), first
+
+
+def _squares(accesses: list[UOp], simplifier: Simplifier) -> list[tuple[Place, int, list[UOp]]]:
+    """Accesses at neighbouring addresses, as many as they have lanes: the place, the first address, and the
+    accesses."""
+    rows: dict[Place, dict[int, UOp]] = {}
+    for u in accesses:
+        found = _place(u, simplifier)
+        if found is not None:
+            rows.setdefault(found[0], {})[found[1]] = u
+    out = []
+    for place, at in rows.items():
+        lanes, todo = place[3], sorted(at)
+        while todo:
+            first = todo[0]
+            square = range(first, first + lanes)
+            if all(k in at for k in square) and set(square) <= set(todo):
+                out.append((place, first, [at[k] for k in square]))
+                todo = [k for k in todo if k not in square]
+            else:
+                todo = todo[1:]
+    return out
+
+
+def _row(place: Place, first: int, k: int, element: UOp) -> UOp:
+    """The INDEX of row ``k`` of a square: consecutive elements."""
+    memory, base, step, lanes = place
+    return UOp(Ops.INDEX, (memory, base + (first + k * step)), None, element.dtype.vec(lanes))
+
+
+def _transposed(rows: list[UOp]) -> list[UOp]:
+    """The columns of a square of vectors: each of log2(lanes) rounds interleaves the first half with the second."""
+    half = len(rows) // 2
+    low = tuple(lane + side for lane in range(half) for side in (0, len(rows)))
+    high = tuple(lane + half for lane in low)
+    for _ in range(len(rows).bit_length() - 1):
+        pairs = list(zip(rows[:half], rows[half:]))
+        rows = [UOp(Ops.SHUFFLE, pair, order) for pair in pairs for order in (low, high)]
+    return rows
+
+
+def transpose(root: UOp) -> UOp:
+    """The program of ``root`` (a SINK) with its squares transposed in registers."""
+    simplifier = Simplifier()
+    loads = [u for u in toposort(root) if u.op is Ops.LOAD and u.src[0].src[1].dtype is not dtypes.index]
+    read: dict[UOp, UOp] = {}
+    for place, first, square in _squares(loads, simplifier):
+        rows = [_row(place, first, k, square[0].src[0]).load() for k in range(len(square))]
+        read.update(zip(square, _transposed(rows)))
+    if read:
+        root = root.substitute(read)
+    stores = [u for u in toposort(root) if u.op is Ops.STORE and u.src[0].src[1].dtype is not dtypes.index]
+    written: dict[UOp, UOp] = {}
+    for place, first, square in _squares(stores, simplifier):
+        if all(s.src[1].dtype.count == place[3] for s in square):
+            columns = _transposed([s.src[1] for s in square])
+            written.update((s, _row(place, first, k, s.src[0]).store(columns[k])) for k, s in enumerate(square))
+    return root.substitute(written) if written else root
