@@ -73,6 +73,15 @@ def test_an_end_of_two_outer_loops() -> None:
     np.testing.assert_array_equal(out, [[max(2 * i - j, 0) for j in range(3)] for i in range(4)])
 
 
+def test_an_end_that_the_loop_overwrites() -> None:
+    """How often a loop runs is settled when it begins."""
+    x = buffer(0, 8, dtype=dtypes.int32)
+    i = range_(x.index(0).load().cast(dtypes.index), 0)
+    out = np.int32([5, 77, 77, 77, 77, 77, 77, 77])
+    run(sink(x.after(i).index(i).store(1).end(i)), out)
+    np.testing.assert_array_equal(out, [1] * 5 + [77] * 3)
+
+
 def test_several_stores_in_one_loop_and_loops_one_after_the_other() -> None:
     """Two sums over one buffer, the second of what the first one wrote."""
     a, b, x = buffer(0, 12), buffer(1, 12), buffer(2, 12)

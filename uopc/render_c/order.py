@@ -71,14 +71,22 @@ class Order:
         return out
 
     def _printed(self) -> dict[UOp, int]:
-        """The last position at which the text of a value can stand, if nothing on the way to it gets a name."""
+        """The last position at which the text of a value is evaluated, if nothing on the way to it gets a name.
+
+        The end of a loop is evaluated at each of its turns.
+        """
         out: dict[UOp, int] = {}
+        ends = {r: k for k, u in enumerate(self.statements) if u.op is Ops.END for r in u.src[1:]}
         for u in reversed(self.statements):
             user = self.user.get(u)
-            single = self.uses.get(u) == 1 and user is not None and user.op is not Ops.STORE
-            out[u] = (
-                out[user] if single and user in out else self.position.get(user, len(self.statements)) if user else 0
-            )
+            if user is None:
+                out[u] = 0
+            elif user.op is Ops.RANGE:
+                out[u] = ends[user]
+            elif self.uses[u] == 1 and user.op is not Ops.STORE and user in out:
+                out[u] = out[user]
+            else:
+                out[u] = self.position.get(user, len(self.statements))
         return out
 
     def inlines(self, u: UOp) -> bool:
