@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 
-from uopc.ops import AxisType, KernelInfo, Ops
+from uopc.ops import AxisType, KernelInfo, Ops, ReduceArg
 from uopc.rangeify import Ctx, Opts, rangeify
 from uopc.rangeify.nest import Nest, analyse, trips
 from uopc.runtime.device import Device
@@ -160,15 +160,44 @@ def _flatten(stores: list[tuple[UOp, UOp]]) -> list[tuple[UOp, UOp]] | None:
     return flat
 
 
+def _with_merged_reductions(root: UOp) -> UOp:
+    """The kernel with neighbouring reduced axes as one, where no address then needs a division: one long axis fills
+    lanes and blocks of a sum that two short ones do not."""
+    targets = [u for u in toposort(root) if u.op is Ops.REDUCE and _merged_reduction(u) is not u]
+    return UOp.wrap([root], targets, _merged_reduction)[0] if targets else root
+
+
+def _merged_reduction(u: UOp) -> UOp:
+    """A REDUCE with its neighbouring axes merged; itself where that does not help."""
+    x, (op, axes) = u.src[0], u.arg
+    shape: list[int] = []
+    reduced: list[int] = []
+    for a, n in enumerate(x.shape):
+        if a in axes and a - 1 in axes:
+            shape[-1] *= n
+            continue
+        reduced += [len(shape)] if a in axes else []
+        shape.append(n)
+    if len(shape) == len(x.shape) or 0 in x.shape:
+        return u
+    merged = UOp(Ops.RESHAPE, (x,), tuple(shape))
+    ctx = Ctx(Opts())
+    value = rangeify(merged, tuple(ctx.range(n, AxisType.LOOP) for n in shape), ctx)
+    if any(v.op in (Ops.IDIV, Ops.MOD) and v.dtype is dtypes.index for v in toposort(value)):
+        return u
+    return UOp(Ops.REDUCE, (merged,), ReduceArg(op, tuple(reduced)))
+
+
 def _stored(root: UOp) -> list[tuple[UOp, UOp]]:
     return [(s.src[0], s.src[1]) for s in root.src]
 
 
 def schedule(root: UOp, machine: Device) -> UOp:
     """The kernel ``root`` with ``Opts`` in its KernelInfo, for a machine with these vectors and registers."""
-    stores = _stored(root)
     if any(u.op is Ops.CASCADE for u in toposort(root)):
         return root  # its sizes follow from its blocks
+    root = _with_merged_reductions(root)
+    stores = _stored(root)
     if not any(u.op is Ops.REDUCE for u in toposort(root)):
         flat = _flatten(stores)
         if flat is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from uopc.ops import AxisType, Ops, ReduceArg, identity
@@ -20,14 +21,20 @@ def reduce_(u: UOp, idx: Idx, gate: UOp | None, ctx: Ctx) -> tuple[list[Request]
     gate = _about(idx, gate)
     requests: list[Request] = []
     closing: list[tuple[list[UOp], list[UOp]]] = []
-    for segment in segments(sizes[-1], without_lanes(ctx.opts) if in_lanes(idx, gate) else ctx.opts):
-        steps = {axis: ctx.range(n, AxisType.REDUCE) if n > 1 else ZERO for axis, n in zip(axes[:-1], sizes)}
-        around = [r for r in steps.values() if r is not ZERO]
-        steps[axes[-1]], loops, blocks = segment_index(segment, ctx)
-        rest = iter(idx)
-        inner = tuple(steps[axis] if axis in steps else next(rest) for axis in range(len(x.shape)))
-        requests.append((x, inner, gate))
-        closing.append((loops, around + blocks) if blocks else (around + loops, []))
+    opts = without_lanes(ctx.opts) if in_lanes(idx, gate) else ctx.opts
+    for segment in segments(sizes[-1], opts):
+        chain = opts.reduce_block if segment.blocks > 1 else segment.trips
+        for nest in _around(sizes[:-1], chain, opts.reduce_block):
+            steps: dict[int, UOp] = {}
+            short: list[UOp] = []
+            long: list[UOp] = []
+            for axis, stretch in zip(axes, nest):
+                steps[axis] = _along(stretch, short, long, ctx)
+            steps[axes[-1]], loops, blocks = segment_index(segment, ctx)
+            rest = iter(idx)
+            inner = tuple(steps[axis] if axis in steps else next(rest) for axis in range(len(x.shape)))
+            requests.append((x, inner, gate))
+            closing.append((short + loops, long + blocks))
     arg = ReduceArg(op, ())
 
     def combine(answers: list[UOp]) -> UOp:
@@ -40,6 +47,47 @@ def reduce_(u: UOp, idx: Idx, gate: UOp | None, ctx: Ctx) -> tuple[list[Request]
         return total
 
     return requests, combine
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A part of an outer reduced axis: from ``start``, ``blocks`` times ``trips`` elements."""
+
+    start: int
+    blocks: int
+    trips: int
+
+
+def _around(sizes: list[int], chain: int, block: int) -> list[tuple[Stretch, ...]]:
+    """The outer reduced axes around a loop of ``chain`` steps, cut so that a sum has no chain much longer than
+    ``block``; two nests where an axis leaves a rest.  ``block`` 0: as they are."""
+    if not block or math.prod(sizes) * chain < 2 * block:
+        return [tuple(Stretch(0, 1, n) for n in sizes)]
+    room = max(block // max(chain, 1), 1)
+    nests: list[tuple[Stretch, ...]] = [()]
+    for n in reversed(sizes):
+        if n <= room:
+            parts, room = [Stretch(0, 1, n)], room // n
+        elif room == 1:
+            parts = [Stretch(0, n, 1)]
+        else:
+            each = -(-n // -(-n // room))
+            parts = [Stretch(0, n // each, each)] + ([Stretch(n - n % each, 1, n % each)] if n % each else [])
+            room = 1
+        nests = [(part, *nest) for part in parts for nest in nests]
+    return nests
+
+
+def _along(stretch: Stretch, short: list[UOp], long: list[UOp], ctx: Ctx) -> UOp:
+    """The index along a stretch; its ranges join those of one block or those over blocks."""
+    at = ZERO
+    if stretch.blocks > 1:
+        long.append(ctx.range(stretch.blocks, AxisType.REDUCE))
+        at = long[-1] * stretch.trips
+    if stretch.trips > 1:
+        short.append(ctx.range(stretch.trips, AxisType.REDUCE))
+        at = at + short[-1]
+    return ctx.simplify(at + stretch.start)
 
 
 def _about(idx: Idx, gate: UOp | None) -> UOp | None:
