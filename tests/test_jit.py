@@ -1,6 +1,7 @@
 """uopc.jit: a captured call gives what an uncaptured one would give, whatever has changed since; or it says why not."""
 
 import functools
+import pickle
 import random
 import threading
 from collections import namedtuple
@@ -707,6 +708,12 @@ def test_threads_share_a_captured_function():
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_pickled_by_name():
+    assert pickle.loads(pickle.dumps(scaled)) is scaled
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        pickle.dumps(jit(lambda x: x))
 
 
 def test_precompile_runs_nothing_and_leaves_nothing_to_compile(monkeypatch):

@@ -58,6 +58,10 @@ class Jit(Function):
     def __repr__(self) -> str:
         return f"<uopc.jit of {self.__wrapped__!r}>"
 
+    def __reduce__(self) -> str:
+        """Pickled by name, as functions are."""
+        return self.__wrapped__.__qualname__
+
     def missed(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         """A call that no captured function served as it stands: normalise its arguments, else capture."""
         if is_recording():

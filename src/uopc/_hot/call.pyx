@@ -44,296 +44,8 @@ cdef enum:
 cdef object MISSED = object()  # no captured function serves the call
 
 
-# ------------------------------------------------------------------------------------------------ arguments, flat --
-
-
-@cython.final
-cdef class Mark:
-    """Where a tuple, list or dict begins among the leaves: its type, its length, and a dict's keys."""
-
-    cdef readonly object kind
-    cdef readonly Py_ssize_t length
-    cdef readonly object keys
-
-    def __cinit__(self, kind, Py_ssize_t length, keys=None):
-        self.kind = kind
-        self.length = length
-        self.keys = keys
-
-
-@cython.final
-cdef class View:
-    """An array that was made of an argument: of a Tensor's memory, or a copy in native byte order.
-
-    dtype: uopc's.  tensor: whether the argument was a Tensor.
-    """
-
-    cdef readonly cnp.ndarray array
-    cdef readonly object dtype
-    cdef readonly bint tensor
-
-    def __cinit__(self, cnp.ndarray array, dtype, bint tensor):
-        self.array = array
-        self.dtype = dtype
-        self.tensor = tensor
-
-
-cdef bint is_container(object x):
-    cdef type kind = type(x)
-    return kind is tuple or kind is list or kind is dict or (isinstance(x, tuple) and hasattr(kind, "_fields"))
-
-
-cdef int add_leaves(list leaves, object x) except -1:
-    if not is_container(x):
-        leaves.append(x)
-    elif type(x) is dict:
-        leaves.append(Mark(dict, len(x), tuple(x)))
-        for item in (<dict>x).values():
-            add_leaves(leaves, item)
-    else:
-        leaves.append(Mark(type(x), len(x)))
-        for item in x:
-            add_leaves(leaves, item)
-    return 0
-
-
-def flatten(tuple args, dict kwargs):
-    """The leaves of the arguments: tuples, named tuples, lists and dicts are opened, anything else is a leaf."""
-    cdef list leaves = []
-    for x in args:
-        add_leaves(leaves, x)
-    if kwargs:
-        add_leaves(leaves, kwargs)
-    return leaves
-
-
-# ------------------------------------------------------------------------------------------------ what is required --
-
-
-cdef enum Kind:
-    ARRAY = 0
-    TENSOR = 1
-    VALUE = 2
-    MARK = 3
-
-
-@cython.final
-cdef class Leaf:
-    """What one leaf must be.
-
-    An array or Tensor: `dtype` (uopc's), `shape`, `strides` in bytes (None: C-contiguous), `descr` (NumPy's dtype).
-    The kernel is given the address `offset` bytes from its first element.
-    A Mark or any other value: `value`.
-    """
-
-    cdef Kind kind
-    cdef readonly object value, dtype, descr
-    cdef readonly tuple shape
-    cdef readonly object strides
-    cdef readonly Py_ssize_t offset
-    cdef int nd
-    cdef cnp.npy_intp dims[MAX_AXES]
-    cdef cnp.npy_intp steps[MAX_AXES]
-    cdef int slot  # of the plan's buffers; -1: not read
-
-    def __cinit__(self, value=None, *, bint tensor=False, dtype=None, descr=None, tuple shape=None, strides=None,
-                  Py_ssize_t offset=0):
-        self.slot = -1
-        self.value, self.dtype, self.descr, self.shape, self.strides, self.offset = (
-            value, dtype, descr, shape, strides, offset
-        )
-        if shape is None:
-            self.kind = MARK if type(value) is Mark else VALUE
-            return
-        self.kind = TENSOR if tensor else ARRAY
-        self.nd = <int>len(shape)
-        if self.nd > MAX_AXES:
-            raise ValueError(f"an array of {self.nd} axes; at most {MAX_AXES} are accepted")
-        for i in range(self.nd):
-            self.dims[i] = shape[i]
-            self.steps[i] = strides[i] if strides is not None else 0
-
-    @property
-    def is_memory(self):
-        return self.shape is not None
-
-    @property
-    def is_tensor(self):
-        return self.kind == TENSOR
-
-    cdef bint fits_array(self, cnp.ndarray a):
-        cdef int i
-        if cnp.PyArray_NDIM(a) != self.nd:
-            return False
-        for i in range(self.nd):
-            if cnp.PyArray_DIM(a, i) != self.dims[i]:
-                return False
-        if self.strides is None:
-            return cnp.PyArray_IS_C_CONTIGUOUS(a)
-        if cnp.PyArray_IS_C_CONTIGUOUS(a):
-            return False
-        for i in range(self.nd):
-            if cnp.PyArray_STRIDE(a, i) != self.steps[i]:
-                return False
-        return True
-
-    cdef int fits(self, object x, void **at, list held) except -1:
-        """1 if x is what is required, and then where its memory begins; 0 if it is not."""
-        cdef UOp u
-        if self.kind == ARRAY and type(x) is cnp.ndarray:
-            if <void *>cnp.PyArray_DESCR(<cnp.ndarray>x) != <void *>self.descr or not self.fits_array(<cnp.ndarray>x):
-                return 0
-            if not cnp.PyArray_ISALIGNED(<cnp.ndarray>x):
-                return 0
-            at[0] = cnp.PyArray_BYTES(<cnp.ndarray>x) + self.offset
-            return 1
-        if self.kind == VALUE:
-            return same_value(self.value, x)
-        if self.kind == MARK:
-            return type(x) is Mark and same_mark(<Mark>self.value, <Mark>x)
-        if type(x) is View:
-            view = <View>x
-            if view.dtype is not self.dtype or view.tensor != (self.kind == TENSOR):
-                return 0
-            if not self.fits_array(view.array):
-                return 0
-            at[0] = cnp.PyArray_BYTES(view.array) + self.offset
-            return 1
-        if self.kind == TENSOR and type(x) is tensor_type:
-            if self.strides is not None:
-                return 0
-            u = x.uop
-            storage = u.realized
-            if type(storage) is UOp:
-                storage = (<UOp>storage).realized
-            if storage is None or u.info.dtype is not self.dtype or (
-                u.shape_ is not self.shape and u.shape != self.shape
-            ):
-                return 0
-            at[0] = <void *><uintptr_t>storage.address
-            held.append(storage)
-            return 1
-        return 0
-
-
-cdef object tensor_type = None
-
-
-def set_tensor_type(kind):
-    """The class of Tensors, which stands in a layer above."""
-    global tensor_type
-    tensor_type = kind
-
-
-cdef bint same_mark(Mark a, Mark b) except -1:
-    return a.kind is b.kind and a.length == b.length and a.keys == b.keys
-
-
-cdef bint same_value(object a, object b) except -1:
-    """The same object, or an equal hashable one of the same type."""
-    if a is b or same_plain(a, b):
-        return True
-    if type(a) is not type(b) or isinstance(a, (float, tuple, cnp.ndarray, tensor_type)):
-        return False
-    try:
-        hash(a)
-        return bool(a == b)
-    except (TypeError, ValueError):
-        return False
-
-
-cdef bint same_plain(object a, object b) except -1:
-    """Equal numbers, strings or tuples of them, of the same type.  0.0 is not -0.0, and NaN is NaN."""
-    kind = type(a)
-    if kind is not type(b):
-        return False
-    if kind is float:
-        return same_bits(<double>a, <double>b)
-    if kind is int or kind is str or kind is bool or kind is bytes:
-        return a == b
-    if kind is complex:
-        return same_bits(a.real, b.real) and same_bits(a.imag, b.imag)
-    if kind is tuple:
-        return len(a) == len(b) and all([x is y or same_plain(x, y) for x, y in zip(a, b)])
-    return False
-
-
-cdef bint same_bits(double a, double b):
-    return memcmp(&a, &b, sizeof(double)) == 0
-
-
-# ------------------------------------------------------------------------------------------------------- guards --
-
-
-cdef enum Held:
-    HOLDS = 0
-    DIFFERS = 1  # and may come back: a flag, a number
-    GONE = 2     # memory was replaced: what was captured keeps it alive for nothing
-
-
-@cython.final
-cdef class Guard:
-    """Something that the captured function read besides its arguments, and what it was.
-
-    kind: "cell" (of a closure), "item" (`owner[key]`: globals, attributes, dict items), "items" (a list's items), "keys"
-    (a dict's keys), "attribute", "array" (its shape, strides and, where `value` holds them, contents).
-    where: how a person would name it.
-    """
-
-    cdef readonly str kind
-    cdef readonly object owner, key, value
-    cdef readonly str where
-    cdef int code
-
-    def __init__(self, str kind, owner, key, value, str where):
-        self.kind, self.owner, self.key, self.value, self.where = kind, owner, key, value, where
-        self.code = ("cell", "item", "items", "keys", "attribute", "array").index(kind)
-
-    def without_contents(self):
-        """This guard on an array, whose contents are read anew by every run."""
-        return Guard(self.kind, self.owner, self.key, None, self.where)
-
-    def holds(self):
-        return check(self) == HOLDS
-
-
-cdef Held judge(object was, object now) except *:
-    if was is now or same_plain(was, now):
-        return HOLDS
-    return GONE if isinstance(was, cnp.ndarray) or isinstance(was, UOp) or isinstance(was, tensor_type) else DIFFERS
-
-
-cdef Held check(Guard g) except *:
-    cdef PyObject *found
-    cdef Held verdict
-    if g.code == 1:
-        if type(g.owner) is dict:
-            found = PyDict_GetItem(g.owner, g.key)
-            if found == NULL:
-                return DIFFERS
-            return HOLDS if <object>found is g.value else judge(g.value, <object>found)
-        return judge(g.value, g.owner[g.key]) if g.key in g.owner else DIFFERS
-    if g.code == 0:
-        try:
-            return judge(g.value, PyCell_Get(g.owner))
-        except ValueError:
-            return DIFFERS
-    if g.code == 4:
-        return judge(g.value, getattr(g.owner, g.key, None))
-    if g.code == 3:
-        return HOLDS if tuple(g.owner) == g.value else DIFFERS
-    if g.code == 2:
-        if len(g.owner) != len(g.value):
-            return DIFFERS
-        for was, now in zip(g.value, g.owner):
-            verdict = judge(was, now)
-            if verdict != HOLDS:
-                return verdict
-        return HOLDS
-    a = g.owner
-    if (a.shape, a.strides) != g.key or (g.value is not None and a.tobytes() != g.value):
-        return DIFFERS
-    return HOLDS
+include "leaves.pxi"
+include "guards.pxi"
 
 
 # -------------------------------------------------------------------------------------------------- what is run --
@@ -344,29 +56,30 @@ cdef class Captured:
     """A function captured for one signature.
 
     leaves: a Leaf for each leaf of the arguments.  ambient: what `Function.ambient` gave.  guards: Guards.
-    plan: the native plan; inputs: for each of its input slots, the number of a leaf (int), an address with what keeps it
-    alive ((address, owner)), or None for a key that `draw()` makes at each run.
-    n_draws: how many keys a run draws; draws: for each key that is read, (its number, its slot).
+    plan: the native plan.  inputs: for each of its input slots the number of a leaf (int), an address with what keeps
+    it alive ((address, owner)), or None for a key that `draw()` makes at each run.
+    n_draws: how many keys a run draws.  draws: for each key that is read, (its number, its slot).
     outs: (NumPy dtype, shape, bytes) of each result slot.  copies: input slots that are results as they stand; their
-    copies follow the results of the plan, and have entries in `outs`.  results: for each leaf of the result, its result slot.
+    copies follow the results of the plan, and have entries in `outs`.
+    results: for each leaf of the result, its result slot.
+    finish: makes of the list of the results' arrays what the function returns, or None for one array as it is.
     loud: runs the plan on the list of all addresses in place of the native plan, or None.
     verify: called with the arrays of all result slots after each run, to raise, or None.
-    finish: makes of the list of the results' arrays what the function returns, or None for one array as it is.
     """
 
     cdef list leaves, guards
     cdef readonly NativePlan plan
     cdef readonly object ambient, finish, draw, loud, verify
     cdef readonly tuple outs, results, keep
-    cdef tuple copies
-    cdef int n_plan_outs
-    cdef tuple draws
-    cdef int n_inputs, n_draws
+    cdef tuple copies, draws
+    cdef int n_inputs, n_draws, n_plan_outs
     cdef bint distinct
     cdef void **template
 
-    def __init__(self, list leaves, list guards, ambient, NativePlan plan, inputs, draws, int n_draws, draw, outs, copies,
-                 results, finish, loud=None, verify=None):
+    def __init__(
+        self, list leaves, list guards, ambient, NativePlan plan, inputs, draws, int n_draws, draw, outs, copies, results,
+        finish, loud=None, verify=None
+    ):
         cdef int slot
         self.leaves, self.guards, self.ambient, self.plan = leaves, guards, ambient, plan
         self.draws, self.n_draws, self.draw = tuple(draws), n_draws, draw
@@ -444,7 +157,7 @@ cdef class Captured:
                 memcpy(cnp.PyArray_BYTES(array), pointers[<int>self.copies[k - self.n_plan_outs]], <size_t>size)
             arrays.append(array)
         if self.n_draws:
-            keys = [self.draw() for k in range(self.n_draws)]
+            keys = [self.draw() for _ in range(self.n_draws)]
             for number, slot in self.draws:
                 pointers[<int>slot] = cnp.PyArray_BYTES(<cnp.ndarray>keys[number])
         if self.loud is not None:
