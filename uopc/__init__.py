@@ -11,6 +11,7 @@ from uopc.runtime import memory_stats, num_threads, set_num_threads
 from uopc.tensor import Tensor, manual_seed, scaled_dot_product_attention
 
 if TYPE_CHECKING:
+    from uopc.inspect.explain import explain
     from uopc.runtime.compiler import CompileError, CompilerNotFound
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "ShapeDtype",
     "Tensor",
     "dtypes",
+    "explain",
     "jit",
     "manual_seed",
     "memory_stats",
@@ -34,9 +36,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The exceptions of the compiler, which is loaded no sooner than they or it are needed."""
+    """What is loaded no sooner than it is needed: the exceptions of the compiler, and what explains it."""
     if name in ("CompileError", "CompilerNotFound"):
         from uopc.runtime import compiler
 
         return getattr(compiler, name)
+    if name == "explain":
+        from uopc.inspect.explain import explain
+
+        return explain
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

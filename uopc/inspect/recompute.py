@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from uopc.count import iterations, memory_of, times
-from uopc.ops import AxisType, Level, Ops, ParamArg, Tile
+from uopc.ops import AxisType, Ops, ParamArg, Tile
 from uopc.pipeline import KERNEL_STAGES, LOOP_STAGES, Kernel, Settings
 from uopc.uop import UOp, dtypes, toposort
 
@@ -200,7 +200,10 @@ def predicted(root: UOp, slots: Iterable[int]) -> dict[int, tuple[int, tuple[str
             mentioned, registers = _split(u.ranges)
             loops = mentioned.union(*(around.get(r, set()) for r in mentioned))
             total += iterations(_outermost_first(loops, around)) * registers
-            repeats.update((f"{r.arg.axis_type.name} {r.vmax + 1}", None) for r in loops - mentioned)
+            repeated = _outermost_first(loops - mentioned, around)
+            repeats.update((f"a loop of {r.vmax + 1}", None) for r in repeated)
+        if len(additions) > 1:
+            repeats[f"{len(additions)} uses"] = None
         out[slot] = total, tuple(repeats)
     return out
 
@@ -278,6 +281,3 @@ def instrumented(linear: UOp, slots: Iterable[int], slot: int) -> UOp:
             new = old + UOp.const(u.dtype.count, dtypes.int64)
             out += [place, old, new, place.store(new)]
     return linear.replace(src=tuple(out))
-
-
-LEVELS = {Level.KERNEL: "memory", Level.BLOCK: "cache", Level.REGISTER: "registers"}

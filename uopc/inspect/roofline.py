@@ -147,7 +147,7 @@ def _fastest(plan: NativePlan, arrays: list[np.ndarray]) -> float:
     best = float("inf")
     for _ in range(RUNS):
         start = time.perf_counter()
-        plan.run(arrays)
+        plan.run(arrays)  # type: ignore[arg-type]
         best = min(best, time.perf_counter() - start)
     return best
 
@@ -169,7 +169,8 @@ def _measure_threads(threads: int, machine: Device) -> Rates:
     with num_threads(threads):
         best = _fastest(plans["fma"], [out, small, small, how])
         launch = _fastest(plans["nothing"], [out, small, small, how]) / LAUNCHES
-        read, copy = {}, {}
+        read: dict[str, float] = {}
+        copy: dict[str, float] = {}
         for level, size in sizes.items():
             for name, rates in (("read", read), ("copy", copy)):
                 whole = size // 2 if name == "copy" and level != "memory" else size

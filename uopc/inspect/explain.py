@@ -1,0 +1,208 @@
+"""explain: what a plan will do and why, computed from the plan alone.
+
+Each kernel with its loops, its work, the recompute factor of each of its reductions and the time that the roofline of
+this machine predicts; then what was decided: every value that could be written down or computed again, with predicted
+costs of both, every cascade that was derived or refused, and what options overrode.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from uopc import cascade as cascade_pass
+from uopc.inspect.formula import cascade_formulas, formula
+from uopc.inspect.recompute import reductions, reductions_of_loops
+from uopc.inspect.report import CascadeReport, DecisionReport, KernelReport, Report
+from uopc.inspect.roofline import Roofline, roofline
+from uopc.inspect.work import loop_nest, predict, work
+from uopc.jit import Jit
+from uopc.kernelize import decisions
+from uopc.ops import Ops
+from uopc.options import Options, current
+from uopc.pipeline import LOOP_STAGES, Call, Kernel, Plan, Settings, plan_for, run_stages
+from uopc.render_c import render_c
+from uopc.runtime import Memory
+from uopc.runtime.device import device
+from uopc.runtime.plan import Executable, compile_plan, normal
+from uopc.tensor import Tensor
+from uopc.uop import UOp, toposort
+
+# Runs of which the fastest is the measured time.
+RUNS = 12
+
+
+def explain(target: Any, *args: Any, measure: bool = False, **kwargs: Any) -> Report:
+    """What computing ``target`` will do: its kernels, their predicted times, and the decisions behind them.
+
+    target: a Tensor; several in a list or tuple; a function of ``args`` and ``kwargs`` (arrays or Tensors) that returns
+    such; or a loop program (a SINK).  Nothing is run; with ``measure`` each kernel is, on arrays of zeros where an
+    input has no memory.  TypeError for anything else.
+    """
+    options = current(Options(Tensor.fuse_reduce, Tensor.opt))
+    if isinstance(target, UOp) and target.op is Ops.SINK:
+        return _of_loops(target, options, measure)
+    roots = _roots(target, args, kwargs)
+    graph, buffers = normal(list(dict.fromkeys(roots)))
+    report = of_graph(graph, options)
+    if measure:
+        assert report.plan is not None
+        measured(report, [buffers[k].realized for k in report.plan.input_numbers])
+    return report
+
+
+def _roots(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[UOp]:
+    """The tensor graphs of what is to be explained."""
+    if callable(target) and not isinstance(target, Tensor):
+        fn = target.__wrapped__ if isinstance(target, Jit) else target
+        target = fn(*(Tensor(x) if isinstance(x, np.ndarray) else x for x in args), **kwargs)
+    elif args or kwargs:
+        raise TypeError("explain takes further arguments only after a function")
+    found: list[UOp] = []
+    stack = [target]
+    while stack:
+        x = stack.pop(0)
+        if isinstance(x, Tensor):
+            found.append(x.uop)
+        elif isinstance(x, (list, tuple)):
+            stack[:0] = x
+        elif isinstance(x, dict):
+            stack[:0] = x.values()
+        elif x is not None and not isinstance(x, (bool, int, float, str, np.generic, np.ndarray)):
+            raise TypeError(f"explain takes Tensors, or a function that returns Tensors, not a {type(x).__name__}")
+    if not found:
+        raise TypeError(f"explain found no Tensor in {target!r}")
+    return found
+
+
+def of_graph(graph: UOp, options: Options) -> Report:
+    """The report of a numbered graph (a SINK of STAGEs)."""
+    settings = Settings(options, device())
+    plan = plan_for(graph, options)
+    roof = roofline()
+    known: dict[Kernel, KernelReport] = {}
+    kernels = []
+    for call in plan.calls:
+        if call.kernel not in known:
+            known[call.kernel] = kernel_report(call.kernel, settings, roof)
+        kernels.append(known[call.kernel].placed(*_arguments(call, plan)))
+    temps = [(d.name, n, n * d.itemsize) for d, n in plan.temps]
+    merged = cascade_pass.cascade(graph, options.fuse_reduce)
+    return Report(kernels, temps, _decisions(merged, options), _cascades(graph, merged, options), roof, options, plan)
+
+
+def _arguments(call: Call, plan: Plan) -> tuple[list[str], list[str]]:
+    """The buffers that a call writes and reads, with their shapes."""
+    shapes = {
+        u.arg.slot: "x".join(map(str, u.arg.shape)) or "scalar"
+        for u in toposort(call.kernel.root)
+        if u.op is Ops.BUFFER
+    }
+    names = [f"{plan.buffer_name(b)}[{shapes.get(slot, '')}]" for slot, (b, _) in enumerate(call.buffers)]
+    return names[:1], names[1:]
+
+
+def kernel_report(kernel: Kernel, settings: Settings, roof: Roofline) -> KernelReport:
+    """One kernel, apart from its place in a plan."""
+    done = work(kernel.linear, roof.vector_bytes)
+    return KernelReport(
+        name=kernel.name,
+        value=_value_of(kernel),
+        loops=loop_nest(kernel.linear),
+        work=done,
+        reductions=reductions(kernel, settings),
+        predicted=predict(done, kernel, roof),
+    )
+
+
+def _value_of(kernel: Kernel) -> str:
+    stores = [u for u in kernel.root.src if u.op is Ops.STORE]
+    return "; ".join(formula(s.src[1], _cascade_names) for s in stores[:1]) if stores else ""
+
+
+def _cascade_names(u: UOp) -> str | None:
+    return f"y{u.arg.component}" if u.op in (Ops.COMPONENT, Ops.STATE) else None
+
+
+def _of_loops(program: UOp, options: Options, measure: bool) -> Report:
+    """A loop program written by hand."""
+    if measure:
+        raise TypeError("a loop program has no arrays to be measured with; time its Program")
+    settings, roof = Settings(options, device()), roofline()
+    linear = run_stages(LOOP_STAGES, program, settings)
+    kernel = Kernel("program", render_c(linear, "program"), linear, program)
+    done = work(linear, roof.vector_bytes)
+    report = KernelReport(
+        name="program",
+        value="",
+        loops=loop_nest(linear),
+        work=done,
+        reductions=reductions_of_loops(program, settings),
+        predicted=predict(done, kernel, roof),
+    )
+    return Report([report], [], [], [], roof, options, None)
+
+
+# ------------------------------------------------------------------------------------------------------ decisions --
+
+
+def _decisions(graph: UOp, options: Options) -> list[DecisionReport]:
+    """What kernelize decided about the graph that it is given."""
+    out = []
+    for d in decisions(graph, options.fuse_reduce):
+        shape = "x".join(map(str, d.value.shape)) or "scalar"
+        out.append(
+            DecisionReport(
+                value=formula(d.value, _cascade_names),
+                shape=shape,
+                written=d.written,
+                recompute_seconds=d.again,
+                write_seconds=d.down,
+                factor=d.evaluations / d.size if d.size else 0.0,
+                reason=d.reason,
+                overridden=d.written != d.model and options.fuse_reduce is not None,
+            )
+        )
+    return out
+
+
+def _cascades(graph: UOp, merged: UOp, options: Options) -> list[CascadeReport]:
+    """Cascades derived, and those that could not be."""
+    out = [CascadeReport(True, "", **cascade_formulas(u)) for u in toposort(merged) if u.op is Ops.CASCADE]
+    if options.fuse_reduce is not None and any(u.op is Ops.REDUCE for u in toposort(graph)):
+        free = cascade_pass.cascade(graph, None)
+        count = sum(u.op is Ops.CASCADE for u in toposort(free))
+        if count:
+            out.append(CascadeReport(False, f"fuse_reduce={options.fuse_reduce}: {count} would be"))
+    return out
+
+
+# ------------------------------------------------------------------------------------------------------ measuring --
+
+
+def buffers_of(plan: Plan, storages: list[Any]) -> list[Any]:
+    """Memory for each input and output of a plan: the user's where it stands, else zeros."""
+    out: list[Any] = []
+    for (dtype, n), storage in zip(plan.inputs, storages):
+        if storage is not None:
+            out.append(storage.address)
+        else:
+            memory = Memory(max(n * dtype.itemsize, 1))
+            np.frombuffer(memory, np.uint8)[:] = 0  # type: ignore[call-overload]
+            out.append(memory)
+    out += [Memory(max(d.itemsize * math.prod(shape), 1)) for d, shape in plan.outs]
+    return out
+
+
+def measured(report: Report, storages: list[Any]) -> Executable:
+    """Run the plan of a report, and add the time of each kernel."""
+    assert report.plan is not None
+    made = compile_plan(report.plan)
+    buffers = buffers_of(report.plan, storages)
+    best = made.native.run_timed(buffers)
+    for _ in range(RUNS):
+        best = [min(a, b) for a, b in zip(best, made.native.run_timed(buffers))]
+    report.kernels = [k.with_time(seconds) for k, seconds in zip(report.kernels, best)]
+    return made

@@ -1,0 +1,156 @@
+"""formula: tensor graphs as text that a reader knows from papers.
+
+Movement ops are left out, since they change where a value is and not what it is.  A guard against ``exp(-inf - -inf)``
+(0 in place of inf) is left out too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from uopc.ops import MOVEMENT, Ops
+from uopc.uop import UOp
+
+_INFIX = {
+    Ops.ADD: ("+", 4), Ops.MUL: ("*", 5), Ops.DIV: ("/", 5), Ops.IDIV: ("//", 5), Ops.MOD: ("%", 5),
+    Ops.CMPLT: ("<", 3), Ops.CMPLE: ("<=", 3), Ops.CMPEQ: ("==", 3), Ops.CMPNE: ("!=", 3),
+    Ops.AND: ("&", 2), Ops.OR: ("|", 1), Ops.XOR: ("^", 2),
+}  # fmt: skip
+REDUCES = {Ops.ADD: "sum", Ops.MUL: "prod", Ops.MAX: "max", Ops.MIN: "min", Ops.AND: "all", Ops.OR: "any"}
+MAX_DEPTH = 12
+MAX_LENGTH = 160
+
+Names = Callable[[UOp], str | None]
+
+
+def formula(u: UOp, names: Names = lambda u: None) -> str:
+    """``u`` as an expression.  names: what to call a node; None where it is to be written out."""
+    text = _text(u, names, 0, 0)
+    return text if len(text) <= MAX_LENGTH else f"{text[: MAX_LENGTH - 4]} ..."
+
+
+def _text(u: UOp, names: Names, around: int, depth: int) -> str:
+    known = names(u)
+    if known is not None:
+        return known
+    if u.op in MOVEMENT or u.op in (Ops.STAGE, Ops.CAST):
+        return _text(u.src[0], names, around, depth)
+    if u.op is Ops.CONST:
+        return _number(u.arg)
+    if u.op is Ops.BUFFER:
+        return f"in{u.arg.slot}" if 0 <= u.arg.slot < 1 << 32 else "x"
+    if u.op is Ops.IOTA:
+        return f"arange({u.arg})"
+    if depth > MAX_DEPTH:
+        return "..."
+    guarded = _guarded(u)
+    if guarded is not None:
+        return _text(guarded, names, around, depth)
+    return _operation(u, names, around, depth + 1)
+
+
+def _operation(u: UOp, names: Names, around: int, depth: int) -> str:
+    if u.op is Ops.ADD:
+        text = _sum(u, names, depth)
+        return f"({text})" if around > 4 else text
+    if _negated(u) is not None:
+        return f"-{_text(_negated(u), names, 5, depth)}"  # type: ignore[arg-type]
+    if u.op in _INFIX:
+        sign, level = _INFIX[u.op]
+        right_level = level + (u.op in (Ops.DIV, Ops.IDIV, Ops.MOD))
+        text = f"{_text(u.src[0], names, level, depth)} {sign} {_text(u.src[1], names, right_level, depth)}"
+        return f"({text})" if around > level else text
+    if u.op is Ops.RECIP:
+        text = f"1 / {_text(u.src[0], names, 6, depth)}"
+        return f"({text})" if around > 4 else text
+    word = REDUCES[u.arg.op] if u.op is Ops.REDUCE else u.op.name.lower()
+    return f"{word}({', '.join(_text(s, names, 0, depth) for s in u.src)})"
+
+
+def _sum(u: UOp, names: Names, depth: int) -> str:
+    """A sum with its signs, positive terms first."""
+    above: list[UOp] = []
+    below: list[UOp] = []
+    stack = [(u, False)]
+    while stack:
+        v, negative = stack.pop()
+        inner = _negated(v)
+        if inner is not None:
+            stack.append((inner, not negative))
+        elif _plain(v).op is Ops.ADD and names(v) is None:
+            stack += [(s, negative) for s in reversed(_plain(v).src)]
+        else:
+            (below if negative else above).append(v)
+    text = " + ".join(_text(v, names, 4, depth) for v in above)
+    return text + "".join(f" - {_text(v, names, 5, depth)}" for v in below)
+
+
+def _plain(u: UOp) -> UOp:
+    """What stands under movement and guards."""
+    while u.op in MOVEMENT or _guarded(u) is not None:
+        u = _guarded(u) or u.src[0]
+    return u
+
+
+def _negated(u: UOp) -> UOp | None:
+    """What ``u`` is the negative of."""
+    u = _plain(u)
+    if u.op is Ops.MUL and _is(u.src[1], -1):
+        return u.src[0]
+    return None
+
+
+def _guarded(u: UOp) -> UOp | None:
+    """x of ``where(x == inf, 0, x)`` and of ``where(y == inf, x * inf, x)``: what makes infinities come out right."""
+    if u.op is not Ops.WHERE or u.src[0].op is not Ops.CMPEQ or not _is(u.src[0].src[1], float("inf")):
+        return None
+    instead, value = u.src[1], u.src[2]
+    if u.src[0].src[0] is value and _is(instead, 0):
+        return value
+    lost = instead.op is Ops.MUL and instead.src[0] is value and _is(instead.src[1], float("inf"))
+    return value if lost else None
+
+
+def _is(u: UOp, constant: float) -> bool:
+    while u.op in MOVEMENT:
+        u = u.src[0]
+    return u.op is Ops.CONST and u.arg == constant
+
+
+def _number(x: object) -> str:
+    return f"{x:.4g}" if isinstance(x, float) else str(x)
+
+
+def cascade_formulas(node: UOp) -> dict[str, list[str]]:
+    """The state, the step and the merge of a CASCADE, a line a reduction; what its bodies share has a name."""
+    state, step, merge = [], [], []
+    shared: dict[UOp, str] = {}
+    rest = iter(node.src)
+    for k, c in enumerate(node.arg.components):
+        body, correction = next(rest), next(rest) if c.corrected else None
+        word = REDUCES[c.op]
+
+        def named(u: UOp, old: str, new: str) -> str | None:
+            if u.op is Ops.STATE:
+                return f"y{u.arg.component}{new if u.arg.new else old}"
+            if u.op is Ops.REDUCE:
+                return shared.setdefault(u, f"s{len(shared)}")
+            return None
+
+        value = formula(body, lambda u: named(u, "", "'"))
+        state.append(f"y{k} = {word} over {body.shape[c.axis]} of {formula(body, lambda u: named(u, '', ''))}")
+        term = f"{word}({value})"
+        if correction is not None:
+            kept = formula(correction, lambda u: named(u, "", "'"))
+            step.append(f"y{k}' = y{k} * {kept} + {term}")
+            a = formula(correction, lambda u: named(u, "_a", ""))
+            b = formula(correction, lambda u: named(u, "_b", ""))
+            merge.append(f"y{k} = y{k}_a * {a} + y{k}_b * {b}")
+        elif word in ("max", "min"):
+            step.append(f"y{k}' = {word}(y{k}, {term})")
+            merge.append(f"y{k} = {word}(y{k}_a, y{k}_b)")
+        else:
+            step.append(f"y{k}' = y{k} + {term}")
+            merge.append(f"y{k} = y{k}_a + y{k}_b")
+    where = [f"{name} = {formula(u)}" for u, name in shared.items()]
+    return {"state": state, "step": step, "merge": merge, "where": where}
