@@ -72,6 +72,15 @@ def test_attention_beside_others_in_a_stack():
     agree(UOp(Ops.STACK, (attention(), *others)), UOp(Ops.CAT, (others[0], attention() * 2.0, attention()), 1))
 
 
+@pytest.mark.parametrize("n", [1, 17])
+def test_cascades_over_cascades(n):
+    """Two cascades in one kernel are asked apart: graph 60521."""
+    scores = product(memory(n, 3), memory(40, 3))
+    values = product((scores - keep(scores, Ops.MAX)).alu(Ops.EXP), memory(33, 40))
+    again = (values * 0.125 - keep(values * 0.125, Ops.MAX)).alu(Ops.EXP)
+    agree(again / keep(again, Ops.ADD), attention(n) * attention(n, 23))
+
+
 def test_attention_of_nothing():
     """Graph 60081."""
     agree(attention(0, 19), attention(17, 0), attention(17, 19, 0), attention(17, 19, 5, 0))

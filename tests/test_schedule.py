@@ -10,7 +10,7 @@ import pytest
 
 from uopc import Tensor
 from uopc.ops import KernelInfo, Ops, ParamArg
-from uopc.opt.schedule import SUM_BLOCK, schedule
+from uopc.opt.schedule import LANES_SUM_BLOCK, SUM_BLOCK, schedule
 from uopc.rangeify import Opts
 from uopc.runtime.device import device
 from uopc.uop import UOp, sink
@@ -98,7 +98,8 @@ def test_threads_share_the_rows_of_a_softmax():
 
 def test_sums_of_floats_run_in_blocks():
     """Their rounding errors grow with the longest chain; a maximum and integers have none."""
-    assert scheduled(array(10, 10000).sum(1))[0].reduce_block == SUM_BLOCK
+    assert scheduled(array(10, 10000).sum(1))[0].reduce_block == LANES_SUM_BLOCK
+    assert scheduled(array(10000, 100).sum(0))[0].reduce_block == SUM_BLOCK
     assert scheduled(array(10, 10000).max(1))[0].reduce_block == 0
     assert scheduled(array(10, 10000, dtype=np.int32).max(1))[0].reduce_block == 0
 
@@ -108,3 +109,30 @@ def test_small_shapes_have_options(shape):
     opts, written = scheduled(array(*shape) + 1.0)
     assert math.prod(written) == math.prod(shape)
     assert opts.vector is None or written[opts.vector] > 1 or math.prod(shape) == 1
+
+
+def test_neighbouring_reduced_axes_are_one():
+    """Two short axes fill neither lanes nor blocks: the sum of (50000, 2) once ran in two chains of 50000."""
+    opts, _ = scheduled(array(3, 5000, 2).sum((1, 2)))
+    assert opts.reduce_lanes == 16
+    apart, _ = scheduled(array(4, 3, 5, 16).sum((1, 3)))
+    assert apart.reduce_lanes == 16
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes"), [((100_000,), (0,)), ((50_000, 2), (0, 1)), ((2, 50_000), (0, 1)), ((300, 7, 300), (0, 2)), ((40, 50, 60), (0, 1, 2))]
+)
+def test_sums_are_about_as_accurate_as_numpys(shape, axes):
+    """Of equal numbers, where every rounding goes the same way."""
+    x = np.full(shape, 0.1, np.float32)
+    exact = x.astype(np.float64).sum(axes)
+    ours, numpys = (np.abs(s / exact - 1).max() for s in (Tensor(x).sum(axes).numpy(), x.sum(axes)))
+    assert ours <= max(numpys, 16 * 2.0**-24)
+
+
+def test_long_chains_of_several_axes_run_in_blocks():
+    """Where no address allows one axis, the outer ones are cut."""
+    x = np.full((20_000, 3, 4), 0.1, np.float32)
+    ours = Tensor(x).transpose(1, 2)[:, ::2].sum((0, 1)).numpy()
+    exact = x.transpose(0, 2, 1)[:, ::2].astype(np.float64).sum((0, 1))
+    assert np.abs(ours / exact - 1).max() < 2e-5

@@ -115,7 +115,7 @@ def _lay_out(body: UOp, node: UOp) -> tuple[_Layout, list[dict[UOp, Idx]]]:
     rangeify(body, idx, probe.ctx)
     found: dict[int, tuple[int | None, ...]] = {}
     for u in toposort(body):
-        if u.op is Ops.COMPONENT and probe.asked(u):
+        if u.op is Ops.COMPONENT and u.src[0] is node and probe.asked(u):
             found[u.arg.component] = _positions(probe.asked(u)[0], known)
     bodies = _bodies(node)
     inside: list[dict[UOp, Idx]] = [{} for _ in bodies]
@@ -131,7 +131,7 @@ def _lay_out(body: UOp, node: UOp) -> tuple[_Layout, list[dict[UOp, Idx]]]:
         ranged.append((node.arg.components[k].op, value))
         for u in toposort(bodies[k][0]):
             asked = mine.asked(u)
-            if u.op is Ops.STATE and asked:
+            if u.op is Ops.STATE and u.arg.cascade == node.arg.id and asked:
                 found.setdefault(u.arg.component, _positions(asked[0], known))
             if len(asked) == 1:
                 inside[k][u] = tuple(UOp.const(-1) if i is along else i for i in asked[0])

@@ -24,6 +24,8 @@ INDEPENDENT_SUMS = 4
 # Iterations summed before they join the sum of blocks: the error of a sum grows with its longest chain, not with its
 # length.
 SUM_BLOCK = 128
+# The same where lanes run along the sum: there a block costs one addition, and there are about as many blocks as steps.
+LANES_SUM_BLOCK = 32
 # Vectors of a row that one iteration of a plain elementwise loop computes.
 ELEMENTWISE_VECTORS = 2
 # Vectors of a row in a reduction across rows: long enough a run for the prefetcher.
@@ -218,8 +220,10 @@ def choose(nest: Nest, machine: Device) -> Opts:
         rows = {a: 4 for a in [_reusing_axis(nest)] if a is not None}
         all_lanes = _reduce_lanes(nest, None, lanes)
         threads = _threads(nest, rows, None)
+        block = min(block, LANES_SUM_BLOCK) if not rows else block
         return Opts(rows, INDEPENDENT_SUMS if not rows else 2, threads or None, None, 1, all_lanes, block)
     if v is None:
+        block = min(block, LANES_SUM_BLOCK)
         return Opts((), INDEPENDENT_SUMS if reduce_lanes > 1 else 1, None, None, 1, reduce_lanes, block)
     tiles = _tile(nest, v, lanes, registers)
     unroll = INDEPENDENT_SUMS if reduce_lanes > 1 else 1
