@@ -184,6 +184,8 @@ def _float(u: UOp, src: list[Claim], v: Array) -> Array:
     known = np.logical_and.reduce([np.broadcast_to(s.known, v.shape) for s in src])
     sure = np.logical_and.reduce([np.broadcast_to(s.e == 0, v.shape) for s in src])
     finite = np.logical_and.reduce([np.broadcast_to(np.isfinite(s.v), v.shape) for s in src]) & np.isfinite(v)
+    if u.op in (Ops.MAX, Ops.MIN):
+        finite = np.isfinite(v)  # an infinite operand may be the one that is not chosen
     e = np.asarray(_RULES[u.op](u, *src, v), np.float64)
     if u.op in FUNCTIONS:
         e = _rounded(e, v, u.dtype, 2.0 * ULPS)
@@ -204,6 +206,8 @@ def _special(u: UOp, src: list[Claim], v: Array, sure: Array) -> Array:
         pole = (u.op is Ops.DIV) & (src[-1].v == 0) & (src[-1].e == 0)
         return decided & (outside | pole)
     if u.op is Ops.POW:
+        # NumPy takes the square root for the power 1/2, which differs from C's pow at -inf
+        sure = sure & ~((src[1].v == 0.5) & np.isneginf(src[0].v))
         return sure & (~np.isfinite(src[0].v) | ~np.isfinite(src[1].v) | (src[0].v == 0) | (src[0].v < 0)) & (~np.isinf(v) | np.isinf(src[0].v) | np.isinf(src[1].v) | (src[0].v == 0))
     if u.op is Ops.FMOD:
         return sure
