@@ -21,8 +21,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("*.md"))]
-# What pages import besides uopc: loop skeletons, the example, formulas.
-FOLDERS = [ROOT / "tests", ROOT / "examples", ROOT / "docs"]
+# What pages import besides uopc: loop skeletons, and the example.
+FOLDERS = [ROOT / "tests", ROOT / "examples"]
 SECONDS = 240
 
 _BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?:\n*^```text\n(?P<output>.*?)^```\n)?", re.M | re.S)

@@ -68,7 +68,8 @@ def anchors(page: Path) -> set[str]:
 
 def links(page: Path) -> Iterator[str]:
     """The targets of a page's links that lie in the repository."""
-    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page.read_text(encoding="utf-8"))):
+    text = re.sub(r"`[^`]*`|^ {4}.*$", "", prose(page.read_text(encoding="utf-8")), flags=re.M)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if not re.match(r"[a-z]+:", target):
             yield target
 
