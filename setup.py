@@ -17,6 +17,7 @@ from setuptools import Extension, setup
 PACKAGES = [
     "uopc",
     "uopc._hot",
+    "uopc.blockize",
     "uopc.decompose",
     "uopc.opt",
     "uopc.rangeify",
