@@ -2,6 +2,8 @@
 
     python docs/api.py              writes the page
     python docs/api.py --check      says whether it is current (exit code 1 if not)
+
+Run it after any change of a public name or docstring.
 """
 
 from __future__ import annotations

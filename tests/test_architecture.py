@@ -1,6 +1,8 @@
 """ARCHITECTURE.md is what the code is: its dumps are regenerated, its map and its stages are complete.
 
     pytest tests/test_architecture.py --update-golden      writes the dumps
+
+What changed is in the diff, for a reviewer to read.
 """
 
 from __future__ import annotations

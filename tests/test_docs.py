@@ -1,6 +1,8 @@
 """The documentation holds: its code runs and prints what it shows, its links and names exist, the reference is current.
 
     pytest tests/test_docs.py --update-golden      writes the outputs that pages show, and docs/api.md
+
+What changed is in the diff, for a reviewer to read.
 """
 
 from __future__ import annotations
