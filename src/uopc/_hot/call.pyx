@@ -77,8 +77,8 @@ cdef class Captured:
     cdef void **template
 
     def __init__(
-        self, list leaves, list guards, ambient, NativePlan plan, inputs, draws, int n_draws, draw, outs, copies, results,
-        finish, loud=None, verify=None
+        self, list leaves, list guards, ambient, NativePlan plan, inputs, draws, int n_draws, draw, outs, copies,
+        results, finish, loud=None, verify=None
     ):
         cdef int slot
         self.leaves, self.guards, self.ambient, self.plan = leaves, guards, ambient, plan
