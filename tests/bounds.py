@@ -1,18 +1,20 @@
 """What a compiled tensor graph may answer: its exact value, and how far from it rounding can lead.
 
-``claims(roots)`` walks a graph like ``reference.evaluate(exact=True)``, and carries beside each element ``v`` (float64, or the integer) a bound ``e``:
+``claims(roots)`` walks a graph like ``reference.evaluate(exact=True)``, and carries beside each element ``v``
+(float64, or the integer) a bound ``e``:
 
     e = 0         the answer is v: the same integer, NaN, infinity or float (and sign of zero)
     0 < e < inf   the answer is within e of v
     e = inf       nothing is claimed
 
-Bounds are derived, never chosen.  With u the unit roundoff of a node's type (halves: that of the half plus that of float32, in which they are computed; rounding to
-the half itself happens wherever a value is written down, so that every node is charged with it), and E the bounds of the operands:
+Bounds are derived, never chosen.  With u the unit roundoff of a node's type (halves: that of the half plus that of
+float32, in which they are computed; rounding to the half itself happens wherever a value is written down, so that every
+node is charged with it), and E the bounds of the operands:
 
-    + - * / sqrt      correctly rounded: |f(x') - f(x)| from E, and u |v|; exact where operands are exact and v is representable
-    exp, log ...      monotone: f at both ends of the operand's interval, and ULPS units in the last place
-    sums              in any order and any grouping: sum(E) + (n - 1) u sum(|x| + E); exact on a common grid of small integers
-    compare, floor, casts to integers: exact if both ends of the interval agree, else the hull (floats) or nothing (integers, bool)
+    + - * / sqrt   correctly rounded: |f(x') - f(x)| from E, and u |v|; exact if operands are and v is representable
+    exp, log ...   monotone: f at both ends of the operand's interval, and ULPS units in the last place
+    sums           in any order and grouping: sum(E) + (n - 1) u sum(|x| + E); exact on a grid of small integers
+    compare, casts to integers: exact if both ends of the interval agree, else nothing; floor: the hull
 
 float64 answers are compared with float64 references, so that u counts twice there.
 """
@@ -32,14 +34,21 @@ from uopc.dtype import DType, dtypes
 from uopc.ops import COMPARE, Ops
 from uopc.uop import UOp, toposort
 
-# Functions of decompose and of C's library: within this many units in the last place (DESIGN.md 8; NumPy's float64 ones count as well).
+# Functions of decompose and of C's library: within this many units in the last place (DESIGN.md 8; NumPy's float64 ones
+# count as well).
 ULPS = 4
 MONOTONE = {Ops.EXP, Ops.EXP2, Ops.EXPM1, Ops.LOG, Ops.LOG2, Ops.LOG1P, Ops.TANH, Ops.ERF}
 ROUNDING = {Ops.FLOOR, Ops.CEIL, Ops.ROUND, Ops.TRUNC}
 FUNCTIONS = {*MONOTONE, Ops.SIN, Ops.COS, Ops.TAN, Ops.POW}
 _MANTISSA = {dtypes.float16: 11, dtypes.bfloat16: 8, dtypes.float32: 24, dtypes.float64: 53}
-_LARGEST = {dtypes.float16: 65504.0, dtypes.bfloat16: 3.38e38, dtypes.float32: 3.4028234e38, dtypes.float64: 1.7976931e308}
-# Below these, rounding is absolute: half of the smallest number of the type (float32 for bfloat16 too: its subnormals have the same exponent and fewer digits).
+_LARGEST = {
+    dtypes.float16: 65504.0,
+    dtypes.bfloat16: 3.38e38,
+    dtypes.float32: 3.4028234e38,
+    dtypes.float64: 1.7976931e308,
+}
+# Below these, rounding is absolute: half of the smallest number of the type (float32 for bfloat16 too: its subnormals
+# have the same exponent and fewer digits).
 _LEAST = {dtypes.float16: 2.0**-25, dtypes.bfloat16: 2.0**-134, dtypes.float32: 2.0**-150, dtypes.float64: 2.0**-1074}
 
 
@@ -68,7 +77,11 @@ def representable(v: Array, dtype: DType) -> Array:
     with np.errstate(all="ignore"):
         scaled, _ = np.frexp(v)
         digits = scaled * 2.0 ** _MANTISSA[dtype]
-        return (digits == np.rint(digits)) & (np.abs(v) <= _LARGEST[dtype]) & ((v == 0) | (np.abs(v) >= 2.0 ** (-14 if dtype is dtypes.float16 else -126)))
+        return (
+            (digits == np.rint(digits))
+            & (np.abs(v) <= _LARGEST[dtype])
+            & ((v == 0) | (np.abs(v) >= 2.0 ** (-14 if dtype is dtypes.float16 else -126)))
+        )
 
 
 def claims(roots: Sequence[UOp]) -> list[Claim]:
@@ -208,11 +221,19 @@ def _special(u: UOp, src: list[Claim], v: Array, sure: Array) -> Array:
     if u.op is Ops.POW:
         # NumPy takes the square root for the power 1/2, which differs from C's pow at -inf
         sure = sure & ~((src[1].v == 0.5) & np.isneginf(src[0].v))
-        return sure & (~np.isfinite(src[0].v) | ~np.isfinite(src[1].v) | (src[0].v == 0) | (src[0].v < 0)) & (~np.isinf(v) | np.isinf(src[0].v) | np.isinf(src[1].v) | (src[0].v == 0))
+        return (
+            sure
+            & (~np.isfinite(src[0].v) | ~np.isfinite(src[1].v) | (src[0].v == 0) | (src[0].v < 0))
+            & (~np.isinf(v) | np.isinf(src[0].v) | np.isinf(src[1].v) | (src[0].v == 0))
+        )
     if u.op is Ops.FMOD:
         return sure
     x = src[0]
-    pole = (u.op in (Ops.LOG, Ops.LOG2, Ops.SQRT) and x.v <= 0) | (u.op is Ops.LOG1P and x.v <= -1) | (u.op is Ops.RECIP and x.v == 0)
+    pole = (
+        (u.op in (Ops.LOG, Ops.LOG2, Ops.SQRT) and x.v <= 0)
+        | (u.op is Ops.LOG1P and x.v <= -1)
+        | (u.op is Ops.RECIP and x.v == 0)
+    )
     below = (u.op in (Ops.LOG, Ops.LOG2, Ops.SQRT) and x.v + x.e < 0) | (u.op is Ops.LOG1P and x.v + x.e < -1)
     return (sure & (~np.isfinite(x.v) | pole)) | below
 
@@ -243,7 +264,11 @@ def _monotone(u: UOp, x: Claim, v: Array) -> Array:
     """The spread of a growing function over the operand's interval; nothing where it leaves the domain."""
     low, high = (COMPUTE[u.op](np.asarray(end, np.float64)) for end in (x.v - x.e, x.v + x.e))
     spread = np.maximum(high - v, v - low)
-    return np.where(x.e == 0, 0.0, np.where(np.isfinite(low) & np.isfinite(high), spread * (1 + 2.0**-48) + _double_noise(v, x), math.inf))
+    return np.where(
+        x.e == 0,
+        0.0,
+        np.where(np.isfinite(low) & np.isfinite(high), spread * (1 + 2.0**-48) + _double_noise(v, x), math.inf),
+    )
 
 
 def _double_noise(v: Array, x: Claim) -> Array:
@@ -294,7 +319,8 @@ def _sqrt(u: UOp, x: Claim, v: Array) -> Array:
 
 
 _RULES: dict[Ops, Callable[..., Any]] = {
-    Ops.ADD: _add, Ops.MUL: _mul, Ops.DIV: _div, Ops.RECIP: _recip, Ops.MAX: _extremum, Ops.MIN: _extremum, Ops.SIN: _wave, Ops.COS: _wave,
+    Ops.ADD: _add, Ops.MUL: _mul, Ops.DIV: _div, Ops.RECIP: _recip, Ops.MAX: _extremum, Ops.MIN: _extremum, Ops.SIN:
+    _wave, Ops.COS: _wave,
     Ops.TAN: _tan, Ops.POW: _pow, Ops.FMOD: _fmod, Ops.ABS: _abs, Ops.SQRT: _sqrt, **dict.fromkeys(MONOTONE, _monotone),
     **dict.fromkeys(ROUNDING, _rounding),
 }  # fmt: skip
@@ -356,7 +382,9 @@ def _extreme(u: UOp, x: Claim, v: Array, axes: tuple[int, ...]) -> Array:
     pick = np.maximum if u.arg.op is Ops.MAX else np.minimum
     start = -math.inf if u.arg.op is Ops.MAX else math.inf
     low, high = (pick.reduce(x.v + sign * x.e, axis=axes, initial=start) for sign in (-1.0, 1.0))
-    signs = np.logical_or.reduce((x.v == 0) & np.signbit(x.v), axis=axes) & np.logical_or.reduce((x.v == 0) & ~np.signbit(x.v), axis=axes)
+    signs = np.logical_or.reduce((x.v == 0) & np.signbit(x.v), axis=axes) & np.logical_or.reduce(
+        (x.v == 0) & ~np.signbit(x.v), axis=axes
+    )
     e = np.where(low == high, 0.0, np.maximum(high - v, v - low))
     return np.where((v == 0) & signs, np.maximum(e, 5e-324), e)
 
@@ -379,4 +407,5 @@ def compare(claim: Claim, answer: Array, dtype: DType) -> str | None:
         return None
     at = tuple(int(i) for i in np.argwhere(wrong)[0])
     expected = carrier(dtype, True).type(claim.v[at])
-    return f"{int(wrong.sum())} of {wrong.size} elements, first at {list(at)}: {answer[at]!r} instead of {expected!r} within {claim.e[at]:.3g}"
+    share = f"{int(wrong.sum())} of {wrong.size} elements, first at {list(at)}"
+    return f"{share}: {answer[at]!r} instead of {expected!r} within {claim.e[at]:.3g}"

@@ -1,9 +1,13 @@
-"""Random graphs through the whole compiler, against the claims of ``bounds.py``: ``python tests/fuzz_graphs.py --count 20000 --seed 0``.
+"""Random graphs through the whole compiler, against the claims of ``bounds.py``: ``python tests/fuzz_graphs.py
+--count 20000 --seed 0``.
 
-Graphs are compiled in batches (one plan, so that units compile side by side), with ``fuse_reduce`` None, False and True; then run again with 1, 2 and 3
-threads, which must give the same bits.  What fails is reduced to the smallest subgraph that still fails, and printed with its seed and C.
+Graphs are compiled in batches (one plan, so that units compile side by side), with ``fuse_reduce`` None, False and
+True; then run again with 1, 2 and 3
+threads, which must give the same bits.  What fails is reduced to the smallest subgraph that still fails, and printed
+with its seed and C.
 
-``--machine`` small compiles for a machine with caches of a few hundred bytes, and with every size that a pass waits for turned down, so that small graphs are
+``--machine`` small compiles for a machine with caches of a few hundred bytes, and with every size that a pass waits
+for turned down, so that small graphs are
 split, blocked, packed and chunked as large ones are; narrow does so with vectors of 16 bytes.
 """
 
@@ -45,7 +49,14 @@ SPECIAL_EVERY = 4
 
 # What a small machine's passes wait for; each is a number that only decides where time is spent.
 SMALL_SIZES = {
-    "uopc.kernelize": {"SPLIT_ELEMENTS": 64, "SPLIT_PART": 16, "SPLIT_MAX_PARTS": 8, "MAX_KERNEL_OPS": 12, "MAX_INSTANCES": 4, "BROADCAST_WORK": 16},
+    "uopc.kernelize": {
+        "SPLIT_ELEMENTS": 64,
+        "SPLIT_PART": 16,
+        "SPLIT_MAX_PARTS": 8,
+        "MAX_KERNEL_OPS": 12,
+        "MAX_INSTANCES": 4,
+        "BROADCAST_WORK": 16,
+    },
     "uopc.blockize.panels": {"LEAST_TILES": 2, "BLOCK_ROWS": 12, "BLOCK_REDUCE": 7, "ALIASING_STEP": 16},
     "uopc.blockize.cascades": {"LEAST_ROWS": 2},
     "uopc.opt.layout": {"REUSE": 2, "LEAST_LANES": 2},
@@ -110,7 +121,8 @@ def answers(roots: Sequence[UOp], fuse_reduce: bool | None) -> list[np.ndarray]:
 
 
 def bits(root: UOp, answer: np.ndarray) -> bytes:
-    """An answer as bytes, all NaNs alike: which of two NaNs an FMA passes on depends on registers, and tiles overlap."""
+    """An answer as bytes, all NaNs alike: which of two NaNs an FMA passes on depends on registers, and tiles
+    overlap."""
     wide = bfloat16_to_float32(answer) if root.dtype is dtypes.bfloat16 else answer
     return (np.where(np.isnan(wide), wide.dtype.type(np.nan), wide) if root.dtype.is_float else wide).tobytes()
 
@@ -120,7 +132,12 @@ def judge(root: UOp, claim: Claim, answer: np.ndarray) -> str | None:
     return compare(claim, bfloat16_to_float32(answer) if root.dtype is dtypes.bfloat16 else answer, root.dtype)
 
 
-def check(roots: Sequence[UOp], modes: Sequence[bool | None] = MODES, tally: Tally | None = None, threads: Sequence[int] = (1, 3, 2)) -> list[Failure]:
+def check(
+    roots: Sequence[UOp],
+    modes: Sequence[bool | None] = MODES,
+    tally: Tally | None = None,
+    threads: Sequence[int] = (1, 3, 2),
+) -> list[Failure]:
     """What is wrong with the compiled values of ``roots``."""
     claimed = claims(roots)
     failures = []
@@ -153,7 +170,8 @@ def failure_of(root: UOp, fuse_reduce: bool | None) -> Failure | None:
 
 
 def reduced(failure: Failure) -> Failure:
-    """The smallest graph found that still fails: an early node as the root, and computed values in place of what leads to them."""
+    """The smallest graph found that still fails: an early node as the root, and computed values in place of what
+    leads to them."""
     for u in toposort(failure.root):
         if u.op not in (Ops.BUFFER, Ops.CONST):
             found = failure_of(u, failure.fuse_reduce)
@@ -175,9 +193,8 @@ def reduced(failure: Failure) -> Failure:
 def report(seed: int, failure: Failure) -> str:
     """All that is needed to look into a failure."""
     lines = [f"graph of seed {seed}, fuse_reduce={failure.fuse_reduce}: {failure.text}", format_graph(failure.root)]
-    for u in toposort(failure.root):
-        if u.op is Ops.BUFFER and u.realized.array.size <= 40:
-            lines.append(f"{u.arg.slot}: {u.realized.array.tolist()}")
+    buffers = [u for u in toposort(failure.root) if u.op is Ops.BUFFER]
+    lines += [f"{u.arg.slot}: {u.realized.array.tolist()}" for u in buffers if u.realized.array.size <= 40]
     try:
         plan = make_plan([failure.root], fuse_reduce=failure.fuse_reduce)
     except Exception as error:
@@ -224,8 +241,13 @@ def _many(args: argparse.Namespace) -> int:
             print(text, flush=True)
         done += len(seeds)
         spent = time.perf_counter() - start
-        share = f"{tally.known / max(tally.elements, 1):.1%} of elements claimed, {tally.exact / max(tally.elements, 1):.1%} exactly"
-        print(f"seeds {first}..{seeds[-1]} done: {done} graphs, {failed} failures, {spent:.0f} s; {share}", file=sys.stderr, flush=True)
+        known, exact = (n / max(tally.elements, 1) for n in (tally.known, tally.exact))
+        share = f"{known:.1%} of elements claimed, {exact:.1%} exactly"
+        print(
+            f"seeds {first}..{seeds[-1]} done: {done} graphs, {failed} failures, {spent:.0f} s; {share}",
+            file=sys.stderr,
+            flush=True,
+        )
         if spent > args.seconds:
             break
     return int(failed > 0)

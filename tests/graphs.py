@@ -1,6 +1,7 @@
 """Random tensor graphs: what property tests feed to the compiler.
 
-``build(pick)`` makes a graph out of choices: ``pick(n)`` is a number in ``range(n)``, drawn by hypothesis or from a seeded generator, 0 being
+``build(pick)`` makes a graph out of choices: ``pick(n)`` is a number in ``range(n)``, drawn by hypothesis or from a
+seeded generator, 0 being
 the plainest choice.  Every node is legal, and every GATHER stays in range; values may be anything, NaN included.
 """
 
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from uopc.dtype import FLOATS, SIGNED, UNSIGNED, DType, dtypes, float32_to_bfloat16
+from uopc.dtype import SIGNED, UNSIGNED, DType, dtypes, float32_to_bfloat16
 from uopc.ops import Ops, ReduceArg, ViewArg
 from uopc.runtime.storage import new_buffer
 from uopc.uop import UOp
@@ -31,7 +32,8 @@ DTYPES = (
 ANY_REDUCE = (Ops.ADD, Ops.MAX, Ops.MIN, Ops.MUL)
 INT_REDUCE = (*ANY_REDUCE, Ops.AND, Ops.OR, Ops.XOR)
 FLOAT_UNARY = (
-    Ops.ABS, Ops.SQRT, Ops.EXP, Ops.RECIP, Ops.EXP2, Ops.EXPM1, Ops.LOG, Ops.LOG2, Ops.LOG1P, Ops.SIN, Ops.COS, Ops.TAN, Ops.TANH,
+    Ops.ABS, Ops.SQRT, Ops.EXP, Ops.RECIP, Ops.EXP2, Ops.EXPM1, Ops.LOG, Ops.LOG2, Ops.LOG1P, Ops.SIN, Ops.COS,
+    Ops.TAN, Ops.TANH,
     Ops.ERF, Ops.FLOOR, Ops.CEIL, Ops.ROUND, Ops.TRUNC,
 )  # fmt: skip
 BOOL_BINARY = (Ops.AND, Ops.OR, Ops.XOR, Ops.MAX, Ops.MIN, Ops.ADD, Ops.MUL)
@@ -39,7 +41,27 @@ INT_BINARY = (*BOOL_BINARY, Ops.IDIV, Ops.MOD, Ops.SHL, Ops.SHR)
 FLOAT_BINARY = (Ops.ADD, Ops.MUL, Ops.DIV, Ops.MAX, Ops.MIN, Ops.POW, Ops.FMOD)
 COMPARISONS = (Ops.CMPLT, Ops.CMPLE, Ops.CMPEQ, Ops.CMPNE)
 # No number so large that a factor taken out of a sum lets it overflow on the way: a cascade's deferred division does.
-SPECIAL = (math.nan, math.inf, -math.inf, -0.0, 0.0, 1.0, -1.0, 0.5, -2.5, 1e30, -1e30, 1e-40, 1e-45, 65504.0, 7e4, 1e200, 88.7, -104.0, 1e9)
+SPECIAL = (
+    math.nan,
+    math.inf,
+    -math.inf,
+    -0.0,
+    0.0,
+    1.0,
+    -1.0,
+    0.5,
+    -2.5,
+    1e30,
+    -1e30,
+    1e-40,
+    1e-45,
+    65504.0,
+    7e4,
+    1e200,
+    88.7,
+    -104.0,
+    1e9,
+)
 
 
 def seeded(seed: int) -> Pick:
@@ -48,7 +70,8 @@ def seeded(seed: int) -> Pick:
 
 
 def data(shape: tuple[int, ...], dtype: DType, kind: int, seed: int) -> np.ndarray[Any, Any]:
-    """Flat values of ``dtype``.  Kinds: 0 small integers, 1 eighths, 2 normal, 3 wide, 4 the values at which functions go wrong."""
+    """Flat values of ``dtype``.  Kinds: 0 small integers, 1 eighths, 2 normal, 3 wide, 4 the values at which
+    functions go wrong."""
     rng = np.random.default_rng(seed)
     n = math.prod(shape)
     if dtype.is_bool:
@@ -58,7 +81,11 @@ def data(shape: tuple[int, ...], dtype: DType, kind: int, seed: int) -> np.ndarr
             return rng.integers(0 if dtype.kind == "u" else -9, 10, n).astype(dtype.numpy)
         low, high = dtype.min, dtype.max
         wide = rng.integers(low, high, n, dtype=dtype.numpy, endpoint=True)
-        return wide if kind == 3 else np.where(rng.random(n) < 0.5, rng.choice(np.array([low, high, 0, 1], dtype.numpy), n), wide)
+        return (
+            wide
+            if kind == 3
+            else np.where(rng.random(n) < 0.5, rng.choice(np.array([low, high, 0, 1], dtype.numpy), n), wide)
+        )
     if kind == 0:
         values = rng.integers(-5, 6, n).astype(np.float64)
     elif kind == 1:
@@ -122,16 +149,13 @@ class Builder:
         if kind == 6 and not dtype.is_bool:
             flat = UOp(Ops.IOTA, (), math.prod(shape), dtypes.int32 if dtype.is_float else dtype).cast(dtype)
             return UOp(Ops.RESHAPE, (flat,), shape)
-        return self.grow(UOp(Ops.RESHAPE, (self.spread(self.constant(dtype)),), (1,) * len(shape)), shape)
+        return self.grow(UOp(Ops.RESHAPE, (self.constant(dtype),), (1,) * len(shape)), shape)
 
     def constant(self, dtype: DType) -> UOp:
         values: Sequence[float] = (1, 0, 2, 3, 7) if not dtype.is_float else (1.0, 0.5, 0.0, -1.0, 2.0, 0.1)
         if self.special and self.chance(3):
             values = SPECIAL if dtype.is_float else (dtype.min, dtype.max)
         return UOp.const(self.one(values), dtype)
-
-    def spread(self, u: UOp) -> UOp:
-        return u
 
     def view(self, shape: tuple[int, ...], dtype: DType | None) -> UOp:
         """A strided window: negative and zero strides, and gaps."""
@@ -168,9 +192,7 @@ class Builder:
         if kind is Ops.PERMUTE:
             return UOp(kind, (u,), tuple(self.shuffled(len(shape))))
         if kind is Ops.SHRINK:
-            cuts = [(self.pick(n + 1), self.pick(n + 1)) if self.chance(2) else (0, n) for n in shape]
-            cuts = [(lo, hi) if lo < hi or self.chance(8) else (hi, lo) for lo, hi in cuts]
-            return UOp(kind, (u,), tuple((min(c), max(c)) if min(c) < max(c) or self.chance(8) else (0, n) for c, n in zip(cuts, shape)))
+            return UOp(kind, (u,), tuple(self.cut(n) for n in shape))
         if kind is Ops.EXPAND:
             return self.grow(u, self.expanded(u))
         if kind is Ops.PAD:
@@ -180,6 +202,11 @@ class Builder:
         if kind is Ops.FLIP:
             return UOp(kind, (u,), tuple(a for a in range(len(shape)) if self.chance(2)))
         return UOp(kind, (u,), tuple(self.one((1, 2, 3)) for _ in shape))
+
+    def cut(self, n: int) -> tuple[int, int]:
+        """Bounds within an axis, mostly all of it, seldom nothing."""
+        low, high = sorted((self.pick(n + 1), self.pick(n + 1))) if self.chance(2) else (0, n)
+        return (low, high) if low < high or self.chance(8) else (0, n)
 
     def reshaped(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """A shape of as many elements: flat, with ones, with factors moved between axes."""
@@ -197,7 +224,11 @@ class Builder:
             divisors = [d for d in range(2, min(total, 70) + 1) if total % d == 0] or [total]
             out.append(self.one(divisors))
             total //= out[-1]
-        return tuple([*out, total] if total > 1 or not out else out) if self.chance(2) else tuple([total, *out] if total > 1 else out)
+        return (
+            tuple([*out, total] if total > 1 or not out else out)
+            if self.chance(2)
+            else tuple([total, *out] if total > 1 else out)
+        )
 
     def shuffled_sizes(self, shape: tuple[int, ...]) -> list[int]:
         return [shape[a] for a in self.shuffled(len(shape))]
@@ -212,7 +243,8 @@ class Builder:
         return tuple(out)
 
     def like(self, u: UOp, dtype: DType | None = None) -> UOp:
-        """A value of the shape of ``u`` (or a scalar) and of ``dtype``: from the pool where one broadcasts, else new."""
+        """A value of the shape of ``u`` (or a scalar) and of ``dtype``: from the pool where one broadcasts, else
+        new."""
         if self.chance(6):
             return self.constant(dtype or u.dtype)
         found = [p for p in self.pool if _broadcasts(p.shape, u.shape)]
@@ -277,7 +309,9 @@ class Builder:
         return self.convert(u, self.one(DTYPES))
 
     def reduce(self, u: UOp) -> UOp:
-        axes = tuple(a for a in range(len(u.shape)) if self.chance(2)) or ((self.pick(len(u.shape)),) if u.shape else ())
+        axes = tuple(a for a in range(len(u.shape)) if self.chance(2)) or (
+            (self.pick(len(u.shape)),) if u.shape else ()
+        )
         if not axes:
             return u
         op = self.one(INT_REDUCE if not u.dtype.is_float else ANY_REDUCE)
@@ -299,13 +333,23 @@ class Builder:
         count = self.one((2, 3, 1, 4, 5, 37))
         if count * math.prod(u.shape) > self.limit:
             return u
-        parts = [u] + [self.like(u) if count < 9 else u + u.dtype.convert(k) if not u.dtype.is_bool else u for k in range(count - 1)]
-        parts = [UOp(Ops.EXPAND, (UOp(Ops.RESHAPE, (p,), (1,) * len(u.shape)),), u.shape) if p.shape != u.shape else p for p in parts]
+        parts = [u] + [
+            self.like(u) if count < 9 else u + u.dtype.convert(k) if not u.dtype.is_bool else u
+            for k in range(count - 1)
+        ]
+        parts = [
+            UOp(Ops.EXPAND, (UOp(Ops.RESHAPE, (p,), (1,) * len(u.shape)),), u.shape) if p.shape != u.shape else p
+            for p in parts
+        ]
         if not u.shape or self.chance(2):
             return UOp(Ops.STACK, tuple(parts))
         axis = self.pick(len(u.shape))
         cut = [
-            UOp(Ops.SHRINK, (p,), tuple((0, self.pick(n + 1)) if a == axis and self.chance(3) else (0, n) for a, n in enumerate(p.shape)))
+            UOp(
+                Ops.SHRINK,
+                (p,),
+                tuple((0, self.pick(n + 1)) if a == axis and self.chance(3) else (0, n) for a, n in enumerate(p.shape)),
+            )
             for p in parts
         ]
         return UOp(Ops.CAT, tuple(cut), axis)
@@ -320,7 +364,9 @@ class Builder:
         for n in u.shape:
             if kind is dtypes.uint8 and n > 127:
                 kind = dtypes.int32
-            index.append(self.grow(self.leaf(tuple(1 if self.chance(3) else s for s in shape), kind), shape).alu(Ops.MOD, n))
+            index.append(
+                self.grow(self.leaf(tuple(1 if self.chance(3) else s for s in shape), kind), shape).alu(Ops.MOD, n)
+            )
         return UOp(Ops.GATHER, (u, *index))
 
     # -- what users write
@@ -398,8 +444,9 @@ class Builder:
         """One more value in the pool."""
         u = self.value()
         makers = (
-            *[self.binary] * 6, *[self.unary] * 4, *[self.move] * 8, *[self.reduce] * 5, *[self.choose] * 2, *[self.cast] * 2, self.join,
-            self.join, self.gather, self.attention, self.attention, self.matmul, self.matmul, self.softmax, self.normalise, self.scan,
+            *[self.binary] * 6, *[self.unary] * 4, *[self.move] * 8, *[self.reduce] * 5, *[self.choose] * 2,
+            *[self.cast] * 2, *[self.join] * 2, self.gather, *[self.attention] * 2, *[self.matmul] * 2,
+            self.softmax, self.normalise, self.scan,
         )  # fmt: skip
         made = self.one(makers)(u)
         if made.shape or made is not u:

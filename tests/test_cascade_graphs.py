@@ -40,7 +40,8 @@ def reduce(x, op, *axes):
 
 @pytest.mark.parametrize("lead", [(), (2,)])
 def test_values_of_a_cascade_are_had_at_the_output_alone(lead):
-    """Where they are asked for inside another loop, or at a moved index, they are written down: graphs 0, 109 and 144."""
+    """Where they are asked for inside another loop, or at a moved index, they are written down: graphs 0, 109 and
+    144."""
     x = attention(lead=lead)
     last = len(x.shape) - 1
     agree(
@@ -53,7 +54,9 @@ def test_values_of_a_cascade_are_had_at_the_output_alone(lead):
     )
 
 
-@pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (1, 19, 5, 8), (17, 1, 5, 8), (17, 19, 1, 8), (17, 19, 5, 1), (65, 130, 3, 33)])
+@pytest.mark.parametrize(
+    "sizes", [(1, 1, 1, 1), (1, 19, 5, 8), (17, 1, 5, 8), (17, 19, 1, 8), (17, 19, 5, 1), (65, 130, 3, 33)]
+)
 @pytest.mark.parametrize("name", ["own", "small"])
 def test_attention_of_any_size(sizes, name):
     with machine(name):

@@ -1,4 +1,5 @@
-"""kernelize: what is written down.  Plans are counted: kernels, the sizes of temporaries, the work of loops; never seconds."""
+"""kernelize: what is written down.  Plans are counted: kernels, the sizes of temporaries, the work of loops; never
+seconds."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from reference import evaluate
 
 from uopc import Tensor
 from uopc.count import count
-from uopc.kernelize import SPLIT_PART, kernelize, stage_broadcast_compute
 from uopc.dtype import dtypes
+from uopc.kernelize import SPLIT_PART, kernelize, stage_broadcast_compute
 from uopc.ops import Ops, ReduceArg
 from uopc.pipeline import Plan, make_plan
 from uopc.runtime.plan import realize

@@ -1,6 +1,8 @@
-"""Random expression graphs through the whole compiler agree with NumPy in float64, within bounds that are derived from each graph (``bounds.py``).
+"""Random expression graphs through the whole compiler agree with NumPy in float64, within bounds that are derived
+from each graph (``bounds.py``).
 
-Every day a few hundred; in CI 2,000, a third of them on machines so small that every pass that splits, blocks or packs has its turn; ``fuzz_graphs.py`` runs more.
+Every day a few hundred; in CI 2,000, a third of them on machines so small that every pass that splits, blocks or
+packs has its turn; ``fuzz_graphs.py`` runs more.
 """
 
 from __future__ import annotations
@@ -106,7 +108,11 @@ def test_bounds_are_tight_enough_to_see_a_dropped_element():
         ([1.0, 3.0], lambda x: x + 0.5, [0, 0]),  # exact sums of exact numbers
         ([0.1, 3.0], lambda x: (x * x).alu(Ops.CMPLT, 9.0), [0, 0]),  # decided, the second exactly
         ([0.1, 3.3], lambda x: (x * x).alu(Ops.CMPLT, (x * x) + 0.0), [math.inf, math.inf]),  # equal but for rounding
-        ([2.5, 0.1], lambda x: (x * 10.0).alu(Ops.FLOOR).cast(dtypes.int32), [0, math.inf]),  # 0.1 * 10 may be either side of 1
+        (
+            [2.5, 0.1],
+            lambda x: (x * 10.0).alu(Ops.FLOOR).cast(dtypes.int32),
+            [0, math.inf],
+        ),  # 0.1 * 10 may be either side of 1
         ([-1.0, 0.0], lambda x: x.alu(Ops.LOG), [0, 0]),  # NaN and -inf, for certain
         ([math.inf, -math.inf], lambda x: x - x, [0, 0]),
         ([3e38, 1.0], lambda x: x * 3.0, [math.inf, 0]),  # too large for the type
@@ -125,7 +131,10 @@ def test_failures_are_reduced():
     right = fuzz_graphs.answers
 
     def broken(roots, fuse_reduce):
-        return [a + 1 if any(u.op is Ops.REDUCE for u in r.toposort()) else a for a, r in zip(right(roots, fuse_reduce), roots)]
+        return [
+            a + 1 if any(u.op is Ops.REDUCE for u in r.toposort()) else a
+            for a, r in zip(right(roots, fuse_reduce), roots)
+        ]
 
     with mock.patch.object(fuzz_graphs, "answers", broken):
         (failure,) = check([root], [None], threads=())

@@ -1,4 +1,5 @@
-"""rangeify: values of movement ops and choices, and the loops that are made.  Every fault that random graphs found has its test here."""
+"""rangeify: values of movement ops and choices, and the loops that are made.  Every fault that random graphs found
+has its test here."""
 
 from __future__ import annotations
 
@@ -100,20 +101,30 @@ def test_lanes_that_pad_decides_are_constants(dtype):
     """A vector of one value may be written as that value: random graph 1479."""
     padded = UOp(Ops.PAD, (counting(33, 5, dtype=dtype),), ((0, 0), (0, 3)))
     turned = UOp(Ops.PERMUTE, (padded,), (1, 0))
-    agree(turned, turned.alu(Ops.MAX, turned), turned.eq(padded.dtype.convert(0)), turned.cast(dtypes.float64).alu(Ops.TRUNC))
+    agree(
+        turned,
+        turned.alu(Ops.MAX, turned),
+        turned.eq(padded.dtype.convert(0)),
+        turned.cast(dtypes.float64).alu(Ops.TRUNC),
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint16, np.float16, np.bool_])
 def test_chosen_narrow_scalars_fill_lanes(dtype):
-    """C makes an int of the choice between two shorts, which does not go with a vector of shorts: random graph 20481."""
-    rows = [memory(np.arange(7).astype(dtype)), *(UOp(Ops.EXPAND, (memory(np.array([k]).astype(dtype)),), (7,)) for k in (3, 5))]
+    """C makes an int of the choice between two shorts, which does not go with a vector of shorts: random graph
+    20481."""
+    rows = [
+        memory(np.arange(7).astype(dtype)),
+        *(UOp(Ops.EXPAND, (memory(np.array([k]).astype(dtype)),), (7,)) for k in (3, 5)),
+    ]
     stacked = UOp(Ops.STACK, tuple(rows))
     padded = UOp(Ops.PAD, (UOp(Ops.EXPAND, (memory(np.ones((2, 1), dtype)),), (2, 33)),), ((1, 1), (0, 0)))
     agree(stacked.alu(Ops.MAX, stacked), stacked.eq(stacked), padded.alu(Ops.MAX, counting(4, 33, dtype=dtype)))
 
 
 def test_division_of_flipped_positions_rounds_down():
-    """(121 - 11i + j) // 4 once lost a multiple of 4, and C rounds what became negative towards zero: random graph 94."""
+    """(121 - 11i + j) // 4 once lost a multiple of 4, and C rounds what became negative towards zero: random graph
+    94."""
     column = UOp(Ops.EXPAND, (counting(33, 1),), (33, 4))
     rows = UOp(Ops.FLIP, (UOp(Ops.RESHAPE, (column,), (12, 11)),), (0,))
     agree(rows, total(rows, 1, op=Ops.MAX), total(rows.alu(Ops.SQRT), 0))
@@ -126,7 +137,14 @@ def test_a_reduction_under_a_pad_is_not_about_its_gate(op):
     inner = UOp(Ops.EXPAND, (UOp(Ops.RESHAPE, (total(x, op=op),), (1,)),), (8,))
     padded = UOp(Ops.PAD, (x - inner,), ((1, 0),))
     agree(total(padded), total(padded, op=Ops.MIN), padded)
-    wide = UOp(Ops.PAD, (counting(64, 65) - UOp(Ops.EXPAND, (UOp(Ops.RESHAPE, (total(counting(64, 65), 1, op=op),), (64, 1)),), (64, 65)),), ((3, 0), (0, 5)))
+    wide = UOp(
+        Ops.PAD,
+        (
+            counting(64, 65)
+            - UOp(Ops.EXPAND, (UOp(Ops.RESHAPE, (total(counting(64, 65), 1, op=op),), (64, 1)),), (64, 65)),
+        ),
+        ((3, 0), (0, 5)),
+    )
     agree(wide, total(wide, 1), total(wide, 0), total(wide))
 
 

@@ -1,4 +1,5 @@
-"""schedule: sizes that follow from a kernel's loops.  What is asserted are the reasons, not the numbers that measurements may move."""
+"""schedule: sizes that follow from a kernel's loops.  What is asserted are the reasons, not the numbers that
+measurements may move."""
 
 from __future__ import annotations
 
@@ -58,7 +59,9 @@ def test_elementwise_is_one_loop(dtype, width):
     opts, written = scheduled(array(100, 20, 10, dtype=dtype) * 2, width)
     assert written == (20000,), "axes without strides between them are one"
     assert opts.vector == 0 and opts.threads == (0,)
-    assert opts.lanes == width // max(np.dtype(dtype).itemsize, 4 if dtype == np.float16 else 1), "halves compute in float32"
+    assert opts.lanes == width // max(np.dtype(dtype).itemsize, 4 if dtype == np.float16 else 1), (
+        "halves compute in float32"
+    )
 
 
 def test_axes_that_a_broadcast_tells_apart_stay_two():
@@ -120,7 +123,14 @@ def test_neighbouring_reduced_axes_are_one():
 
 
 @pytest.mark.parametrize(
-    ("shape", "axes"), [((100_000,), (0,)), ((50_000, 2), (0, 1)), ((2, 50_000), (0, 1)), ((300, 7, 300), (0, 2)), ((40, 50, 60), (0, 1, 2))]
+    ("shape", "axes"),
+    [
+        ((100_000,), (0,)),
+        ((50_000, 2), (0, 1)),
+        ((2, 50_000), (0, 1)),
+        ((300, 7, 300), (0, 2)),
+        ((40, 50, 60), (0, 1, 2)),
+    ],
 )
 def test_sums_are_about_as_accurate_as_numpys(shape, axes):
     """Of equal numbers, where every rounding goes the same way."""
