@@ -1,0 +1,107 @@
+"""uopc through its public API: a captured function of NumPy arrays that writes to an array it is given."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from cases.attention import SOFTCAP, Attention
+from cases.base import Array, Case, empty
+from cases.matmul import Conv2d, Matmul
+from cases.memory import EPS
+
+import uopc
+from peers import Prepared, Skip
+from uopc import Tensor
+
+VERSIONS = {"uopc": "in this checkout"}
+
+OPS: dict[str, Callable[..., Tensor]] = {
+    "axpy": lambda x, y: x * 2 + y,
+    "gelu": lambda x: x.gelu(),
+    "softmax": lambda x: x.softmax(-1),
+    "layer_norm": lambda x, weight, bias: x.layer_norm(None, weight, bias, EPS),
+    "rms_norm": lambda x, weight: x.rms_norm(None, weight, EPS),
+    "logsumexp": lambda x: x.logsumexp(-1),
+    "var": lambda x: x.var(-1),
+    "sum0": lambda x: x.sum(0),
+    "sum1": lambda x: x.sum(1),
+    "cross_entropy": lambda x, target: x.cross_entropy(target),
+    "exp_sum": lambda x, y, z: (x * y + z).exp().sum(),
+}
+
+
+def attention(case: Attention) -> Callable[..., Tensor]:
+    """The function of q, k, v and, where there is one, the mask or the slopes."""
+    if case.kv_heads != case.heads:
+        return lambda q, k, v: uopc.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+    def fn(q: Tensor, k: Tensor, v: Tensor, extra: Tensor | None = None) -> Tensor:
+        scores = q @ k.transpose(-1, -2) * case.scale
+        return _masked(case, scores, extra).softmax(-1) @ v
+
+    return fn
+
+
+def _masked(case: Attention, scores: Tensor, extra: Tensor | None) -> Tensor:
+    if case.form == "softcap":
+        return (scores / SOFTCAP).tanh() * SOFTCAP
+    if case.form == "bias":
+        return scores + extra
+    if case.form == "padding" and extra is not None:
+        return extra.where(scores, -math.inf)
+    i, j = Tensor.arange(case.n).reshape(-1, 1), Tensor.arange(case.keys)
+    if case.form == "causal":
+        return (i >= j).where(scores, -math.inf)
+    if case.form == "window":
+        return ((i >= j) & (i - j < case.window)).where(scores, -math.inf)
+    if case.form == "alibi" and extra is not None:
+        return scores + extra.reshape(-1, 1, 1) * (j - i)
+    return scores
+
+
+def function(case: Case) -> Callable[..., Tensor]:
+    """The expression of a case, of Tensors in the order of ``case.arrays()``."""
+    if isinstance(case, Attention):
+        return attention(case)
+    if isinstance(case, Matmul):
+        return lambda a, b: a @ b
+    if isinstance(case, Conv2d):
+        if not hasattr(Tensor, "conv2d"):
+            raise Skip("uopc has no conv2d yet")
+        return lambda x, w: x.conv2d(w, padding=1)
+    return OPS[case.op]  # type: ignore[attr-defined]
+
+
+def arguments(case: Case, arrays: dict[str, Array]) -> list[Array | Tensor]:
+    """Arrays as they are, seen by heads where they lie otherwise; Tensors where NumPy has no such type."""
+    if case.dtype == "bfloat16":
+        return [Tensor(x).cast("bfloat16").realize() for x in arrays.values()]
+    if getattr(case, "heads_inside", False):
+        return [x.transpose(0, 2, 1, 3) for x in arrays.values()]
+    return list(arrays.values())
+
+
+def build(variant: str, case: Case, arrays: dict[str, Array]) -> Prepared:
+    fn, args = uopc.jit(function(case)), arguments(case, arrays)
+    half = case.dtype == "bfloat16"
+    out = empty(case.out_shape, np.uint16 if half else np.float32)
+    fuse = {} if getattr(case, "fused", True) else {"fuse_reduce": False}
+
+    def run() -> Array:
+        fn(*args, out=out)
+        return out
+
+    def run_unfused() -> Array:
+        with uopc.options(**fuse):
+            fn(*args, out=out)
+        return out
+
+    how = f"uopc.jit({'Tensors' if half else 'arrays'}, out=)"
+    return Prepared(run_unfused if fuse else run, _widened if half else np.asarray, how)
+
+
+def _widened(bits: Array) -> Array:
+    """bfloat16 in uint16, as float32."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
