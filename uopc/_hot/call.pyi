@@ -5,7 +5,7 @@ import numpy as np
 
 from uopc._hot.runtime import NativePlan
 
-Array = np.ndarray[Any, Any]
+_Array = np.ndarray[Any, Any]
 
 class Mark:
     """Where a container begins among the leaves of the arguments."""
@@ -18,10 +18,10 @@ class Mark:
 class View:
     """An array made of an argument."""
 
-    array: Array
+    array: _Array
     dtype: Any
     tensor: bool
-    def __init__(self, array: Array, dtype: Any, tensor: bool) -> None: ...
+    def __init__(self, array: _Array, dtype: Any, tensor: bool) -> None: ...
 
 class Leaf:
     """What one leaf of the arguments must be."""
@@ -68,7 +68,7 @@ class Captured:
         inputs: Sequence[Any],
         draws: Sequence[tuple[int, int]],
         n_draws: int,
-        draw: Callable[[], Array],
+        draw: Callable[[], _Array],
         outs: Sequence[tuple[Any, tuple[int, ...], int]],
         copies: Sequence[int],
         results: Sequence[int],
@@ -95,4 +95,4 @@ def flatten(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]: ...
 def result_leaves(x: Any) -> list[Any]: ...
 def set_tensor_type(kind: type) -> None: ...
 def count_captures(change: int) -> int: ...
-def address_of(array: Array) -> int: ...
+def address_of(array: _Array) -> int: ...

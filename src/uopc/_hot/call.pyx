@@ -69,9 +69,9 @@ cdef class Captured:
 
     cdef list leaves, guards
     cdef readonly NativePlan plan
-    cdef readonly object ambient, finish, draw, loud, verify
-    cdef readonly tuple outs, results, keep
-    cdef tuple copies, draws
+    cdef readonly tuple results
+    cdef object ambient, finish, draw, loud, verify
+    cdef tuple outs, keep, copies, draws
     cdef int n_inputs, n_draws, n_plan_outs
     cdef bint distinct
     cdef void **template

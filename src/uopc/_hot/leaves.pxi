@@ -83,10 +83,10 @@ cdef class Leaf:
     """
 
     cdef Kind kind
-    cdef readonly object value, dtype, descr
+    cdef readonly object dtype
     cdef readonly tuple shape
-    cdef readonly object strides
-    cdef readonly Py_ssize_t offset
+    cdef object value, descr, strides
+    cdef Py_ssize_t offset
     cdef int nd
     cdef cnp.npy_intp dims[MAX_AXES]
     cdef cnp.npy_intp steps[MAX_AXES]
