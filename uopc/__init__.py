@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from uopc.dtype import DType, dtypes
-from uopc.jit import CaptureError, ShapeDtype, jit, precompile
+from uopc.jit import ShapeDtype, jit, precompile
 from uopc.options import Options, options
 from uopc.runtime import memory_stats, num_threads, set_num_threads
+from uopc.runtime.capture import CaptureError
 from uopc.tensor import Tensor, manual_seed, scaled_dot_product_attention
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from uopc import Tensor
 from uopc.options import Options, environment
 from uopc.runtime import plan as plans
 from uopc.runtime import records
-from uopc.runtime.compiler import disk_cache
+from uopc.runtime.compiler import disk_cache, toolchain
 from uopc.runtime.plan import normal
 
 WORK = """
@@ -77,19 +77,27 @@ def test_keys_tell_plans_apart():
         x[:1],
         y + 1,
     ]
-    keys = [records.record_key(graph(b), Options()) for b in builds]
+    keys = [records.record_key(graph(b), Options(), "cc") for b in builds]
     assert len(set(keys)) == len(builds)
-    assert keys == [records.record_key(graph(b), Options()) for b in builds]
-    assert records.record_key(graph(x + 1), Options(fuse_reduce=False)) != keys[0]
-    assert records.record_key(graph(x + 1), Options(opt=object())) is None
+    assert keys == [records.record_key(graph(b), Options(), "cc") for b in builds]
+    assert records.record_key(graph(x + 1), Options(fuse_reduce=False), "cc") != keys[0]
+    assert records.record_key(graph(x + 1), Options(opt=object()), "cc") is None
     again = Tensor(np.zeros((4, 6), "f"))
-    assert records.record_key(graph(again + 1), Options()) == keys[0]
+    assert records.record_key(graph(again + 1), Options(), "cc") == keys[0]
+
+
+def test_another_compiler_is_another_key(settings):
+    keys = []
+    for cc in ("gcc", "gcc -DX=1", "gcc"):
+        settings(CC=cc)
+        keys.append(toolchain())
+    assert keys[0] == keys[2] != keys[1]
 
 
 def test_changed_code_is_another_key(monkeypatch):
-    key = records.record_key(graph(Tensor.ones(3) + 1), Options())
+    key = records.record_key(graph(Tensor.ones(3) + 1), Options(), "cc")
     monkeypatch.setattr(records, "_identity", lambda: "another")
-    assert records.record_key(graph(Tensor.ones(3) + 1), Options()) != key
+    assert records.record_key(graph(Tensor.ones(3) + 1), Options(), "cc") != key
 
 
 def test_a_record_whose_kernels_are_gone(settings):

@@ -390,6 +390,11 @@ def compile_sources(sources: Sequence[str], flags: Sequence[str] = DEFAULT_FLAGS
     return [made[source] for source in sources]
 
 
+def toolchain() -> str:
+    """What tells the compiler and the flags from any others."""
+    return _key(find_compiler(), DEFAULT_FLAGS, "")
+
+
 class Kernels:
     """Kernels of a plan, each known by its own key, whatever it was compiled together with."""
 

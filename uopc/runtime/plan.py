@@ -20,7 +20,7 @@ from uopc.dtype import DType, by_name
 from uopc.ops import Level, Ops, ParamArg
 from uopc.options import Options, current, environment
 from uopc.runtime.capture import CaptureError, is_drawn
-from uopc.runtime.compiler import Kernels, disk_cache
+from uopc.runtime.compiler import Kernels, disk_cache, toolchain
 from uopc.runtime.records import Record, record_key, unpack
 from uopc.runtime.storage import new_buffer
 from uopc.runtime.units import Source
@@ -190,7 +190,7 @@ def executable(graph: UOp, options: Options) -> Executable:
         return found
     env = environment()
     # what prints or checks the stages needs them
-    name = None if env.debug or env.verify or env.dump else record_key(graph, options)
+    name = None if env.debug or env.verify or env.dump else record_key(graph, options, toolchain())
     found = _from_disk(name) if name else None
     if found is None:
         from uopc.pipeline import plan_for

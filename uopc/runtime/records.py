@@ -1,7 +1,7 @@
 """Plans on disk: what a fresh process needs to launch a plan that some process has made before, and nothing else.
 
 A record holds no code, only the keys of compiled kernels and how their arguments are laid out.  It is found by a digest
-of the graph, the options, the machine, and the files of uopc itself.  Loading one takes a millisecond where making the
+of the graph, the options, the compiler, the machine, and the files of uopc itself.  Loading one takes a millisecond where making the
 plan takes tens, most of them to import the passes.
 """
 
@@ -47,11 +47,14 @@ def unpack(data: bytes | None) -> Record | None:
     return None if data is None else Record(*marshal.loads(data))
 
 
-def record_key(graph: UOp, options: Options) -> str | None:
-    """The name of a plan's record; None for options that only this process understands."""
+def record_key(graph: UOp, options: Options, toolchain: str) -> str | None:
+    """The name of a plan's record; None for options that only this process understands.
+
+    toolchain: what tells compiler and flags from others.
+    """
     if options.opt is not None:
         return None
-    return digest(f"plan {VERSION}", repr(options), _identity(), *_lines(graph))
+    return digest(f"plan {VERSION}", repr(options), toolchain, _identity(), *_lines(graph))
 
 
 def _lines(graph: UOp) -> Iterable[str]:
