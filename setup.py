@@ -18,6 +18,7 @@ PACKAGES = [
     "uopc",
     "uopc._hot",
     "uopc.blockize",
+    "uopc.cascade",
     "uopc.decompose",
     "uopc.opt",
     "uopc.rangeify",

@@ -54,7 +54,7 @@ LAYERS = (
     Layer(
         "rangeify",
         (
-            *(f"uopc.rangeify.{name}" for name in ("context", "movement", "reduction", "axes", "tiles", "cascades", "values")),
+            *(f"uopc.rangeify.{name}" for name in ("context", "movement", "reduction", "axes", "unswitch", "tiles", "cascades", "values")),
             "uopc.rangeify",
             "uopc.rangeify.nest",
         ),
@@ -63,6 +63,11 @@ LAYERS = (
     Layer(
         "blockize",  # its parts; the package's face is a pass
         (*(f"uopc.blockize.{name}" for name in ("limits", "operands", "panels", "cascades")),),
+        Inner.ORDERED,
+    ),
+    Layer(
+        "cascade",  # its parts; the package's face is a pass
+        tuple(f"uopc.cascade.{name}" for name in ("lift", "frame", "factors", "samples", "derivation", "trial", "formulas")),
         Inner.ORDERED,
     ),
     Layer(

@@ -1,0 +1,186 @@
+"""cascade: reductions of one axis that depend on each other become one reduction over a derived monoid.
+
+In and out: a SINK of tensor expressions.  Let ``R = (+) over j of F(x_j, y)``, where y is what earlier reductions over
+the same axis give.  If the body can be written as a product whose factors depend on j or on y but not on both, then a
+change of y changes every term by one factor, and R can be summed up block by block while y is still running:
+``R' = R * h(y') / h(y) (+) F(x, y')``.  The reductions and their corrections become one CASCADE, in whose bodies y
+stands as STATE; each result is a COMPONENT of it.
+
+- A factor ``exp(t(y))`` of a running maximum may overflow and is *anchored*: it stays in the body, and the correction
+  is ``exp(t(y') - t(y))``, never a quotient.
+- Any other factor of y alone is *deferred*: it is applied once to the sum; and so is a term of y in a maximum.
+- A sum of terms each of which is of this form by itself is summed term by term.
+- A factor of both, such as ``sigmoid(x - y)``, is refused, and the reductions stay as they are.
+
+The parts are found by rewriting and by asking what depends on what; no operator has a name here.  What is right in
+exact arithmetic may still overflow: a derivation that samples tell from the original is refused (``trial``).  A cascade
+is formed only where its reductions share a value that is itself a reduction, which would else be written down or
+computed again.  ``derivations`` tells what was derived, and what was refused and why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from uopc.cascade.derivation import Builder, Piece
+from uopc.cascade.factors import summands
+from uopc.cascade.formulas import Report, report_of
+from uopc.cascade.frame import Frame, Refused, alone
+from uopc.cascade.lift import cone
+from uopc.cascade.trial import holds
+from uopc.ops import CascadeArg, Component, ComponentArg, Level, Ops, StateArg
+from uopc.uop import UOp, toposort
+
+__all__ = ["Report", "cascade", "derivations"]
+
+
+@dataclass
+class _Group:
+    """A cascade under way: its reductions in order; the producers that they use, and those to be written down."""
+
+    number: int
+    pieces: dict[UOp, Piece] = field(default_factory=dict)
+    producers: dict[UOp, None] = field(default_factory=dict)
+    written: dict[UOp, None] = field(default_factory=dict)
+
+    def extended(self, frame: Frame) -> dict[UOp, Piece]:
+        """The pieces with those of a frame; Refused where the frame is no cascade."""
+        frame.check()
+        builder, made = Builder(frame), dict(self.pieces)
+        for u in frame.members:
+            if u not in made:
+                made[u] = builder.piece(u, made)
+        if not holds(frame, made):
+            raise Refused("rounding or overflow tells the derived reduction from the original on samples")
+        return made
+
+    def build(self) -> dict[UOp, UOp]:
+        """What replaces each reduction: a COMPONENT, and what was deferred."""
+        number, pieces = self.number, list(self.pieces.values())
+        state = [
+            {
+                p.reduce: UOp(Ops.STATE, (), StateArg(number, k, new, p.dtype, p.reduce.shape)).cast(p.reduce.dtype)
+                for k, p in enumerate(pieces)
+            }
+            for new in (False, True)
+        ]
+        cuts = {u: UOp(Ops.STAGE, (u,), Level.KERNEL) for u in self.written}
+        sources: list[UOp] = []
+        components: list[Component] = []
+        for p in pieces:
+            sources.append(p.body.substitute({**cuts, **state[True]}))
+            correction = p.correction(state[False], state[True])
+            if correction is not None:
+                sources.append(correction)
+            components.append(Component(p.op, p.axis, correction is not None))
+        whole = UOp(Ops.CASCADE, tuple(sources), CascadeArg(number, tuple(components)))
+        out: dict[UOp, UOp] = {}
+        for k, p in enumerate(pieces):
+            out[p.reduce] = p.final(UOp(Ops.COMPONENT, (whole,), ComponentArg(k, p.dtype, p.reduce.shape)), out)
+        return out
+
+
+class _Search:
+    """All cascades of a graph, and what was found about each reduction that depends on another.
+
+    sums: what takes the place of a reduction that is summed term by term.
+    """
+
+    def __init__(self, root: UOp) -> None:
+        self.groups: list[_Group] = []
+        self.of: dict[UOp, _Group] = {}
+        self.sums: dict[UOp, UOp] = {}
+        self.findings: list[tuple[Frame, str | None, _Group | None]] = []
+        for u in reversed(toposort(root)):
+            if alone(u) and u not in self.of and u.dtype.is_float and u.arg.op in (Ops.ADD, Ops.MAX, Ops.MIN):
+                if any(v.op is Ops.REDUCE for v in cone(u.src[0])):
+                    self.consider(u)
+
+    def consider(self, u: UOp) -> None:
+        """Derive the cascade that ends in ``u``, or those of its terms; or note why not."""
+        frame = Frame(u)
+        if len(frame.members) < 2:
+            return
+        try:
+            self.accept(frame)
+        except Refused as why:
+            if not self.by_terms(frame):
+                self.findings.append((frame, str(why), None))
+
+    def accept(self, frame: Frame) -> None:
+        """Derive the cascade of a frame, or add it to one that has reductions in common; Refused where it is none."""
+        met = [self.of[m] for m in frame.members if m in self.of]
+        if any(g is not met[0] for g in met):
+            raise Refused("it would join two cascades")
+        if not met and not frame.shared():
+            raise Refused("the reductions share no value that is itself a reduction")
+        group = met[0] if met else _Group(len(self.groups))
+        group.pieces = group.extended(frame)
+        group.producers.update(frame.producers)
+        group.written.update(dict.fromkeys(frame.written()))
+        if not met:
+            self.groups.append(group)
+        self.of.update(dict.fromkeys(frame.members, group))
+        self.findings.append((frame, None, group))
+
+    def by_terms(self, frame: Frame) -> bool:
+        """Sum term by term what is refused as a whole; whether every term is a cascade."""
+        terms = summands(frame)
+        frames = [Frame(t) for t in terms]
+        if not terms or any(len(f.members) < 2 for f in frames):
+            return False
+        before = list(self.groups), dict(self.of), list(self.findings), [dict(g.pieces) for g in self.groups]
+        try:
+            for f in frames:
+                if f.members[-1] not in self.of:
+                    self.accept(f)
+        except Refused:
+            self.groups, self.of, self.findings, pieces = before
+            for g, p in zip(self.groups, pieces):
+                g.pieces = p
+            return False
+        total = terms[0]
+        for t in terms[1:]:
+            total = total + t
+        self.sums[frame.members[-1]] = total
+        return True
+
+
+def cascade(root: UOp, fuse_reduce: bool | None = None) -> UOp:
+    """The graph of ``root`` (a SINK), its cascades merged; as it is where ``fuse_reduce`` asks for another way."""
+    if fuse_reduce is not None:
+        return root
+    search = _Search(root)
+    replaced = dict(search.sums)
+    for group in search.groups:
+        # what another cascade ends in is not to be had inside a block of this one
+        group.written.update(dict.fromkeys(u for u in group.producers if u in search.of or u in search.sums))
+        replaced.update(group.build())
+    return _resolved(root, replaced) if replaced else root
+
+
+def _resolved(root: UOp, replaced: dict[UOp, UOp]) -> UOp:
+    """``root`` with the keys of ``replaced`` replaced, in it and in the values that replace them: a cascade may use
+    the results of another one."""
+    memo: dict[UOp, UOp] = {}
+    stack = [root]
+    while stack:
+        u = stack[-1]
+        if u in memo:
+            stack.pop()
+            continue
+        inner = (replaced[u],) if u in replaced else u.src
+        missing = [s for s in inner if s not in memo]
+        if missing:
+            stack += missing
+            continue
+        src = tuple(memo[s] for s in inner)
+        memo[u] = src[0] if u in replaced else u if src == u.src else u.replace(src=src)
+        stack.pop()
+    return memo[root]
+
+
+def derivations(root: UOp) -> list[Report]:
+    """What ``cascade`` makes of each reduction in ``root`` that depends on another over the same axis, and why."""
+    found = _Search(root).findings
+    return [report_of(frame, reason, group.pieces if group else None) for frame, reason, group in found]

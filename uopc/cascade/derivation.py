@@ -1,0 +1,184 @@
+"""One reduction of a cascade: its body over running values, its correction, and what was deferred to the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from uopc.cascade.factors import Parts, as_product, as_sum
+from uopc.cascade.frame import Body, Frame, Refused, members_in
+from uopc.cascade.lift import without_addends, without_factors, without_terms
+from uopc.cascade.samples import Samples, evaluate, start
+from uopc.dtype import dtypes
+from uopc.ops import Ops, identity
+from uopc.uop import DType, UOp
+
+INF = float("inf")
+Values = Mapping[UOp, UOp]
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """The exponent of a correction, at the shape of the result: as it is, and 0 where nothing was met so far; and the
+    running values in it (None: the exponent tells by itself, being inf, that nothing was met)."""
+
+    op: Ops
+    exponent: UOp
+    settled: UOp
+    extremes: tuple[UOp, ...] | None
+
+    def correction(self, old: Values, new: Values) -> UOp:
+        """The factor that takes a sum from the old running values to the new ones; 0 where nothing was met before."""
+        factor = (self.settled.substitute(new) - self.exponent.substitute(old)).alu(self.op)
+        if self.extremes is None:
+            return factor
+        nothing = [e.substitute(old).eq(identity(_base_op(e), e.dtype)) for e in self.extremes]
+        for n in nothing:
+            factor = n.where(UOp.const(0.0, factor.dtype), factor)
+        return factor
+
+
+def _base_op(u: UOp) -> Ops:
+    while u.op is not Ops.REDUCE:
+        u = u.src[0]
+    return u.arg.op
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A reduction as part of a cascade.  Its expressions still name the reductions that they use.
+
+    body: what is combined, in which running values stand as they are after the block.  above, below: deferred factors.
+    """
+
+    reduce: UOp
+    axis: int
+    dtype: DType
+    body: UOp
+    anchors: tuple[Anchor, ...]
+    above: tuple[UOp, ...]
+    below: tuple[UOp, ...]
+    addends: tuple[UOp, ...]
+
+    @property
+    def op(self) -> Ops:
+        """How it combines."""
+        return self.reduce.arg.op
+
+    def correction(self, old: Values, new: Values) -> UOp | None:
+        """What the running value is multiplied by before a block joins it."""
+        total: UOp | None = None
+        for a in self.anchors:
+            factor = a.correction(old, new).cast(self.dtype)
+            total = factor if total is None else total * factor
+        return total
+
+    def final(self, value: UOp, results: Values) -> UOp:
+        """The reduction's value, from the cascade's and from the values of the others."""
+        for f in self.above:
+            f = f.substitute(results)
+            # a sum of terms that are all infinite is NaN where their signs differ, as they do unless a row is special
+            f = f.alu(Ops.ABS).eq(INF).where(UOp.const(float("nan"), f.dtype), f)
+            value = _wider(value, f, Ops.MUL)
+        for f in self.below:
+            f = f.substitute(results)
+            f = f.eq(0.0).where(UOp.const(float("nan"), f.dtype), f)
+            value = _wider(value, f, Ops.DIV)
+        for a in self.anchors:
+            lost = a.exponent.substitute(results).eq(INF)
+            value = lost.where(value * INF, value)
+        for t in self.addends:
+            value = _wider(value, t.substitute(results), Ops.ADD)
+        return value.cast(self.reduce.dtype)
+
+
+def _wider(a: UOp, b: UOp, op: Ops) -> UOp:
+    """``a op b`` in the wider of their types."""
+    dtype = a.dtype if a.dtype.itemsize >= b.dtype.itemsize else b.dtype
+    return a.cast(dtype).alu(op, b.cast(dtype))
+
+
+class Builder:
+    """Makes the pieces of one frame, each from its body and the members before it."""
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+        self.samples = Samples(frame.along)
+
+    def piece(self, u: UOp, pieces: Mapping[UOp, Piece]) -> Piece:
+        """The reduction ``u``, which may use those of ``pieces``; Refused where it is not of the form."""
+        body, earlier = self.frame.bodies[u], set(pieces)
+        parts = Parts()
+        if not earlier.isdisjoint(body.lifted.toposort()):
+            if u.arg.op is Ops.ADD:
+                parts = as_product(body, earlier)
+            elif u.arg.op in (Ops.MAX, Ops.MIN):
+                parts = as_sum(body, earlier)
+            else:
+                raise Refused(f"a running value inside a reduction by {u.arg.op.name}")
+        if any(pieces[m].addends for t in parts.anchored for m in members_in(t.inner, earlier)):
+            raise Refused("a maximum in an exponent has terms that are known at the end only")
+        dtype = dtypes.float32 if u.dtype.is_half else u.dtype
+        factors = [(body.at_output(f), n) for f, n in parts.factors]
+        factors += [(body.at_output(t.applied(t.inner).alu(t.op)), 1) for t in parts.exponents]
+        return Piece(
+            reduce=u,
+            axis=body.axis,
+            dtype=dtype,
+            body=self._kept(body, parts).cast(dtype),
+            anchors=tuple(self._anchors(body, parts, earlier)),
+            above=tuple(f for f, n in factors for _ in range(n)),
+            below=tuple(f for f, n in factors for _ in range(-n)),
+            addends=tuple(body.at_output(t) for t in parts.addends),
+        )
+
+    def _kept(self, body: Body, parts: Parts) -> UOp:
+        """The body without what is deferred, over the nodes that the reductions share, so that they go on sharing."""
+        x, origin = body.reduce.src[0], body.origin
+        x = without_factors(x, [o for f, _ in parts.factors for o in origin[f]])
+        x = without_addends(x, [o for t in parts.addends for o in origin[t]])
+        x = without_terms(x, [o for t in parts.exponents for o in origin[t.inner]])
+        settled: dict[UOp, UOp] = {}
+        for t in parts.anchored:
+            limit = self._limit(t.inner, body)
+            if limit is not None:
+                settled.update({o: _settled(o, limit) for o in origin[t.inner]})
+        return x.substitute(settled) if settled else x
+
+    def _anchors(self, body: Body, parts: Parts, earlier: set[UOp]) -> list[Anchor]:
+        out = []
+        for op in dict.fromkeys(t.op for t in parts.anchored):
+            terms = [t for t in parts.anchored if t.op is op]
+            exponent = _total([t.applied(t.inner) for t in terms])
+            limits = [self._limit(t.inner, body) for t in terms]
+            settled = _total([t.applied(t.inner if n is None else _settled(t.inner, n)) for t, n in zip(terms, limits)])
+            extremes = {m: leaf for t in terms for m, leaf in members_in(t.inner, earlier).items()}
+            tells = self._limit(exponent, body) == INF
+            where = None if tells else tuple(body.at_output(leaf) for leaf in extremes.values())
+            out.append(Anchor(op, body.at_output(exponent), body.at_output(settled), where))
+        return out
+
+    def _limit(self, part: UOp, body: Body) -> float | None:
+        """What a part is where nothing was met so far: inf or -inf, or None where it is finite or depends."""
+        first = {self.frame.leaf(m): start(m.arg.op, m.dtype) for m in members_in(part, set(self.frame.members))}
+        with np.errstate(all="ignore"):
+            x = evaluate(self.frame.value(part, body.at), first, self.samples, slice(0, 1))
+        for limit in (INF, -INF):
+            if bool(np.all(x == limit)):
+                return limit
+        return None
+
+
+def _settled(term: UOp, limit: float) -> UOp:
+    """A term of an exponent, 0 where it is infinite for want of anything met, so that ``exp(-inf - -inf)`` is not asked
+    for."""
+    return term.eq(limit).where(UOp.const(0.0, term.dtype), term)
+
+
+def _total(terms: list[UOp]) -> UOp:
+    total = terms[0]
+    for t in terms[1:]:
+        total = total + t
+    return total
