@@ -426,9 +426,11 @@ class Kernels:
         return [found[kernel] for kernel in kernels]
 
     def _find(self, key: str) -> Library | None:
-        library = _kernels.get(key) or (_load(self.cache, key) if self.cache else None)
-        if library is not None:
-            _kernels[key] = library
+        library = _kernels.get(key)
+        if library is None and self.cache:
+            library = _load(self.cache, key)
+            if library is not None:
+                _remember([key], [library])
         return library
 
     def _build(self, unit: Unit, keys: dict[Source, str]) -> dict[Source, Library]:
@@ -442,11 +444,15 @@ class Kernels:
                 path = self.cache.store(wanted[0], image, *wanted[1:]) if self.cache else None
                 library = (_load(self.cache, wanted[0]) if self.cache and path else None) or _load_image(image)
                 libraries = [library] * len(wanted)
-        with _guard:
-            _kernels.update(zip(wanted, libraries))
-            while len(_kernels) > LIBRARIES_IN_MEMORY:
-                _kernels.popitem(last=False)
+        _remember(wanted, libraries)
         return dict(zip(unit.kernels, libraries))
+
+
+def _remember(keys: Sequence[str], libraries: Sequence[Library]) -> None:
+    with _guard:
+        _kernels.update(zip(keys, libraries))
+        while len(_kernels) > LIBRARIES_IN_MEMORY:
+            _kernels.popitem(last=False)
 
 
 def _at_once(work: Callable[[S], T], items: Sequence[S]) -> list[T]:

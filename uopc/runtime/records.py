@@ -1,8 +1,8 @@
 """Plans on disk: what a fresh process needs to launch a plan that some process has made before, and nothing else.
 
 A record holds no code, only the keys of compiled kernels and how their arguments are laid out.  It is found by a digest
-of the graph, the options, the compiler, the machine, and the files of uopc itself.  Loading one takes a millisecond where making the
-plan takes tens, most of them to import the passes.
+of the graph, the options, the compiler, the machine, and the files of uopc itself.  Loading one takes a millisecond
+where making the plan takes tens, most of them to import the passes.
 """
 
 from __future__ import annotations
