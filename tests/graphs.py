@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from uopc.dtype import SIGNED, UNSIGNED, DType, dtypes, float32_to_bfloat16
-from uopc.ops import Ops, ReduceArg, ViewArg
+from uopc.ops import Level, Ops, ReduceArg, ViewArg
 from uopc.runtime.storage import new_buffer
 from uopc.uop import UOp
 
@@ -185,6 +185,8 @@ class Builder:
         return u if u.shape == shape else UOp(Ops.EXPAND, (u,), shape)
 
     def move(self, u: UOp) -> UOp:
+        if self.chance(20):
+            return UOp(Ops.STAGE, (u,), Level.KERNEL)
         kind = self.one((Ops.RESHAPE, Ops.PERMUTE, Ops.SHRINK, Ops.EXPAND, Ops.PAD, Ops.FLIP, Ops.STRIDE))
         shape = u.shape
         if kind is Ops.RESHAPE:
@@ -218,7 +220,7 @@ class Builder:
             at = self.pick(len(shape) + 1)
             return (*shape[:at], 1, *shape[at:])
         if not total:
-            return tuple(self.shuffled_sizes(shape))
+            return tuple(shape[a] for a in self.shuffled(len(shape)))
         out: list[int] = []
         while total > 1 and len(out) < 4:
             divisors = [d for d in range(2, min(total, 70) + 1) if total % d == 0] or [total]
@@ -229,9 +231,6 @@ class Builder:
             if self.chance(2)
             else tuple([total, *out] if total > 1 else out)
         )
-
-    def shuffled_sizes(self, shape: tuple[int, ...]) -> list[int]:
-        return [shape[a] for a in self.shuffled(len(shape))]
 
     def expanded(self, u: UOp) -> tuple[int, ...]:
         out = list(u.shape)

@@ -97,9 +97,9 @@ class DType:
             return bool(value)
         if self.kind == "f":
             value = float(value)
-            if self.scalar() is dtypes.bfloat16:
-                return float(bfloat16_to_float32(float32_to_bfloat16(np.float32(value))))
             with np.errstate(over="ignore"):
+                if self.scalar() is dtypes.bfloat16:
+                    return float(bfloat16_to_float32(float32_to_bfloat16(np.float32(value))))
                 return float(_NUMPY[self.scalar()].type(value))
         bits = 8 * self.scalar().itemsize
         wrapped = int(value) & ((1 << bits) - 1)
