@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from uopc.ops import AxisType, Ops, ParamArg, Tile, identity
 from uopc.rangeify.axes import output_axes
 from uopc.rangeify.context import ZERO, Combine, Ctx, Idx, Opts, Request
+from uopc.rangeify.unswitch import once_if, renewed, unswitch
 from uopc.uop import DType, UOp
 
 
@@ -89,9 +90,19 @@ def _write(u: UOp, origin: Idx, ctx: Ctx) -> tuple[list[Request], Combine]:
     """Fill a tile with the value."""
     nest, cell = tile_nest(u.arg, ctx), new_cell(u.dtype, u.arg, ctx)
 
+    def fill(value: UOp, *inside: UOp) -> UOp:
+        start = begin(cell, origin)
+        place = (start.after(*inside) if inside else start).index(flat(nest.idx, u.arg, ctx))
+        return place.store(value).end(*nest.ranges).end(*inside)
+
     def filled(answers: list[UOp]) -> UOp:
-        place = begin(cell, origin).index(flat(nest.idx, u.arg, ctx))
-        return cell.after(place.store(answers[0]).end(*nest.ranges))
+        split = unswitch(answers[0], ctx)
+        if split is None:
+            return cell.after(fill(answers[0]))
+        simple, holds = split
+        # two nests over the same tile, of which one runs
+        either = fill(answers[0], once_if(holds, False, ctx)).substitute(renewed(nest.ranges, answers[0], ctx))
+        return cell.after(fill(simple, once_if(holds, True, ctx)), either)
 
     return [(u.src[0], at_origin(origin, nest, ctx), None)], filled
 

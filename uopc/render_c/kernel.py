@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from uopc.ops import ALU, AxisType, Ops
-from uopc.render_c.code import Code
+from uopc.render_c.code import SHIFT, Code
 from uopc.render_c.memory import Memory, Place, identity
 from uopc.render_c.order import Order
 from uopc.render_c.types import Declarations
@@ -112,7 +112,7 @@ class Kernel:
         """The head of a loop, and inside the parallel one what each thread has of its own."""
         name = f"i{self.loops}"
         self.loops += 1
-        first, end = ("lo", "hi") if u is self.thread else ("0", self.memory.operand(u.src[0], False).text)
+        first, end = ("lo", "hi") if u is self.thread else ("0", self.memory.operand(u.src[0], False).at(SHIFT))
         self.memory.code[u] = Code(name)
         self.line(f"for (long {name} = {first}; {name} < {end}; {name}++) {{")
         self.indent += 1
