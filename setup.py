@@ -26,6 +26,7 @@ PACKAGES = [
     "uopc.runtime",
     "uopc.tensor",
     "uopc.inspect",
+    "uopc.inspect.sweep",
 ]
 PURE = ["uop", "rewrite", "simplify", "rangeify"]  # Cython alone; uopc._hot.runtime is Cython over runtime_c
 C_FLAGS = ["-std=gnu11", "-O2", "-g1"]  # -g1: line numbers in a native backtrace at a third of the size of -g

@@ -17,3 +17,6 @@ class Engine:
         """The loop-program value of ``node`` at ``idx``, one index expression an axis of its shape."""
     def asked(self, node: UOp) -> list[tuple[UOp, ...]]:
         """The indices at which ``node`` was asked for so far."""
+
+# A request under way: for this module alone.
+class Frame: ...
