@@ -284,15 +284,15 @@ def cascade_blocks(root: UOp, machine: Device) -> UOp:
     block = {a: sizes.rows if a == rows else layout.extent(a, n) for a, n in enumerate(body.shape)}
     threads = tuple(a for a in range(len(body.shape)) if a in everywhere) or None
     if rows is not None:
-        # the last axis is consecutive in memory: as many columns as lanes are written by rows, transposed
-        columns = {
-            a: sizes.lanes for a in [len(body.shape) - 1] if a not in everywhere and body.shape[a] >= sizes.lanes
-        }
-        opts = Opts({rows: sizes.rows, **columns}, thread=threads, vector=rows, lanes=sizes.lanes, block=block)
+        # the last axis is consecutive in memory: a square of rows and columns at a time is transposed and written by
+        # rows
+        last = len(body.shape) - 1
+        square = {last: sizes.lanes} if last not in everywhere and body.shape[last] >= sizes.lanes else {}
+        opts = Opts({rows: sizes.lanes, **square}, thread=threads, vector=rows, lanes=sizes.lanes, block=block)
     else:
         own = [a for a, n in enumerate(body.shape) if a not in everywhere and n > 1]
-        columns = _columns(body.shape, own, sizes)
-        opts = replace(columns, unroll=NARROW_UNROLL, reduce_lanes=sizes.lanes, thread=threads, block=block)
+        across = _columns(body.shape, own, sizes)
+        opts = replace(across, unroll=NARROW_UNROLL, reduce_lanes=sizes.lanes, thread=threads, block=block)
     store = root.src[0].replace(src=(target, body.substitute(made)))
     return root.replace(src=(store,), arg=KernelInfo(root.arg.name, opts))
 

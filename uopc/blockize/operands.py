@@ -59,6 +59,7 @@ def packed(u: UOp, lanes: int, width: int, opts: Opts, view: View) -> UOp:
     extents = tuple(width if a == lanes else shape[a] if a == last and a in varies else 1 for a in order)
     # where memory runs along the axis before, a square is read by rows and transposed
     square = min(opts.lanes, extents[-2]) if view.step(u, lanes) > u.dtype.itemsize == view.step(u, order[-2]) else 1
-    fill = Opts({last: width, last - 1: square}, vector=last, lanes=opts.lanes)
+    # a square at a time, which is code enough; plain copies take the whole width
+    fill = Opts({last: width if square == 1 else opts.lanes, last - 1: square}, vector=last, lanes=opts.lanes)
     small = UOp(Ops.PERMUTE, (UOp(Ops.SHRINK, (u,), once),), order)
     return UOp(Ops.EXPAND, (UOp(Ops.PERMUTE, (UOp(Ops.STAGE, (small,), Tile(extents, fill)),), back),), shape)
