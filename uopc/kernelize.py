@@ -22,6 +22,7 @@ from typing import Any
 
 from uopc.dtype import dtypes
 from uopc.ops import ALU, MOVEMENT, Level, Ops, ReduceArg
+from uopc.rangeify.movement import reshape_groups
 from uopc.uop import UOp, sink, toposort
 
 # Rough costs of both sides of a cut, in seconds on a small machine; only their ratios matter here.
@@ -179,21 +180,12 @@ def _fresh_index(u: UOp, kernel: _Kernel) -> Axes:
 
 def _regroup(old: tuple[int, ...], new: tuple[int, ...], axes: Axes) -> Axes:
     """Through a RESHAPE, the axes of a group depend on all loops of the group."""
-    out: list[frozenset[int]] = []
     if 0 in old:
         return (frozenset(),) * len(old)
-    i = j = 0
-    while i < len(old) or j < len(new):
-        i0, j0 = i, j
-        i, j = min(i + 1, len(old)), min(j + 1, len(new))
-        have, want = (old[i0] if i > i0 else 1), (new[j0] if j > j0 else 1)
-        while have != want:
-            if (have < want and i < len(old)) or j == len(new):
-                have, i = have * old[i], i + 1
-            else:
-                want, j = want * new[j], j + 1
-        group = frozenset[int]().union(*axes[j0:j])
-        out += [group if n > 1 else frozenset() for n in old[i0:i]]
+    out: list[frozenset[int]] = []
+    for a, b in reshape_groups(old, new):
+        together = frozenset[int]().union(*axes[b])
+        out += [together if n > 1 else frozenset() for n in old[a]]
     return tuple(out)
 
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from uopc.ops import Ops
 from uopc.rangeify.context import ZERO, Ctx, Idx
 from uopc.uop import UOp
 
 
-def _reshape(u: UOp, idx: Idx, ctx: Ctx) -> Idx:
-    """Flatten and unflatten, group by group: axes whose sizes multiply to the same on both sides keep to themselves."""
-    old, new = u.src[0].shape, u.shape
-    if 0 in old:  # there is no such element
-        return (ZERO,) * len(old)
-    out: list[UOp] = []
+def reshape_groups(old: tuple[int, ...], new: tuple[int, ...]) -> Iterator[tuple[slice, slice]]:
+    """Axes of two shapes of as many elements (more than none) in the smallest groups whose sizes multiply to the same."""
     i = j = 0
     while i < len(old) or j < len(new):
         i0, j0 = i, j
@@ -25,8 +21,15 @@ def _reshape(u: UOp, idx: Idx, ctx: Ctx) -> Idx:
                 have, i = have * old[i], i + 1
             else:
                 want, j = want * new[j], j + 1
-        out += _regroup(idx[j0:j], new[j0:j], old[i0:i], ctx)
-    return tuple(out)
+        yield slice(i0, i), slice(j0, j)
+
+
+def _reshape(u: UOp, idx: Idx, ctx: Ctx) -> Idx:
+    """Flatten and unflatten, group by group: axes whose sizes multiply to the same on both sides keep to themselves."""
+    old, new = u.src[0].shape, u.shape
+    if 0 in old:  # there is no such element
+        return (ZERO,) * len(old)
+    return tuple(i for a, b in reshape_groups(old, new) for i in _regroup(idx[b], new[b], old[a], ctx))
 
 
 def _regroup(idx: Idx, new: tuple[int, ...], old: tuple[int, ...], ctx: Ctx) -> list[UOp]:
