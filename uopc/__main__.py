@@ -1,6 +1,7 @@
 """python -m uopc: what can be asked of uopc without writing a program.
 
-Each subcommand is a function that adds its own parser and says what runs; `COMMANDS` is the list of them.
+Each subcommand is a function that adds its own parser and says what runs; `COMMANDS` is the list of them.  Those that
+look into plans stand in `uopc.inspect.commands`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from uopc.inspect.commands import COMMANDS as INSPECT
 
 if TYPE_CHECKING:
     from uopc.runtime.cache import DiskCache
@@ -117,7 +121,13 @@ def _bytes(n: int) -> str:
     return f"{n} B"
 
 
-COMMANDS = (_add_cache,)
+def _add_inspect(commands: Parsers) -> None:
+    """``info``, ``explain``, ``sweep`` and ``bench``."""
+    for add in INSPECT:
+        add(partial(_command, commands))
+
+
+COMMANDS = (_add_cache, _add_inspect)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -239,8 +239,8 @@ class Report:
         try:
             if not sys.stdout.isatty():
                 raise ImportError
-            from rich.console import Console  # type: ignore[import-not-found]
-            from rich.table import Table  # type: ignore[import-not-found]
+            from rich.console import Console
+            from rich.table import Table
         except ImportError:
             print(self)
             return

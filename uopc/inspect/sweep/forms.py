@@ -30,7 +30,7 @@ class Skip(Exception):
 
 @dataclass(frozen=True)
 class Prepared:
-    """run: does the work once.  read: from what ``run`` returns to an array.  facts: of the plan, where there is one."""
+    """run: does the work once.  read: from what ``run`` returns to an array.  facts: of the plan, if there is one."""
 
     run: Callable[[], Any]
     read: Callable[[Any], Array]
@@ -95,6 +95,7 @@ def build(impl: str, problem: Problem, inputs: list[Array]) -> Prepared:
 
     with options(**fields):
         facts = explain(fn, *inputs).facts()
+        fn.precompile(*inputs)
     return Prepared(run, np.asarray, facts)
 
 

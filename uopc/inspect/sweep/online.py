@@ -1,7 +1,7 @@
 """online: attention as a loop program written by hand, the textbook's online softmax (Milakov and Gimelshein 2018).
 
 A thread takes a block of query rows, and reads each key and value once.  Its state is m, the largest score so far; l,
-the sum of exp(score - m); and o, that sum with each term times its value.  It is what a derived kernel is compared with.
+the sum of exp(score - m); and o, that sum with each term times its value.  A derived kernel is compared with it.
 """
 
 from __future__ import annotations

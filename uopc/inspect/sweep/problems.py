@@ -94,10 +94,12 @@ class Problem:
 
     def exact(self, inputs: list[Array]) -> tuple[Array, Array]:
         """Some rows (numbers along the last but one axis) of the result, in float64."""
-        rows = np.unique(np.linspace(0, self.shape[-2] - 1, SAMPLED).astype(int)) if self.shape[-2:-1] else np.array([0])
+        rows = (
+            np.unique(np.linspace(0, self.shape[-2] - 1, SAMPLED).astype(int)) if self.shape[-2:-1] else np.array([0])
+        )
         wide = [x.astype(np.float64) if x.dtype.kind == "f" else x for x in inputs]
         if self.name == "attention":
-            return rows, self._attention(*wide, rows)
+            return rows, self._attention(rows, *wide)
         if self.name == "matmul":
             return rows, wide[0][rows] @ wide[1]
         if self.name == "softmax":
@@ -113,7 +115,7 @@ class Problem:
             return rows, np.asarray(user.reference(*wide))
         return rows, _by_uopc(user.function, wide)
 
-    def _attention(self, q: Array, k: Array, v: Array, rows: Array) -> Array:
+    def _attention(self, rows: Array, q: Array, k: Array, v: Array) -> Array:
         scores = q[..., rows, :] @ np.swapaxes(k, -1, -2) / math.sqrt(self.d)
         if self.causal:
             scores = np.where(np.arange(self.n) <= rows[:, None], scores, -np.inf)

@@ -1,0 +1,49 @@
+"""fixture: ``uopc_benchmark`` for pytest, which times a function and records the facts of its plan beside the time.
+
+In a conftest.py:
+
+    pytest_plugins = ["uopc.inspect.fixture"]
+
+    def test_loss(uopc_benchmark):
+        uopc_benchmark(loss, x, target)  # kernels, FLOPs, bytes, temporaries, recompute: in extra_info["uopc"]
+
+A structural regression (a kernel more, a value computed twice) is then seen by ``python -m uopc bench compare`` on
+however noisy a machine.  Needs pytest-benchmark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from uopc.inspect.bench import FACTS
+from uopc.inspect.explain import explain
+from uopc.jit import jit
+
+
+class UopcBenchmark:
+    """What the fixture gives: called with a function of Tensors and its arguments, it times the captured function."""
+
+    def __init__(self, benchmark: Any) -> None:
+        self.benchmark = benchmark
+
+    def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Record the plan's facts and time ``uopc.jit(function)(*args, **kwargs)``.  Returns what that returns."""
+        self.record(function, *args, **kwargs)
+        captured = jit(function)
+        captured(*args, **kwargs)  # compiled before the clock runs
+        return self.benchmark(captured, *args, **kwargs)
+
+    def record(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Record the facts alone."""
+        facts = explain(function, *args, **kwargs).facts()
+        self.benchmark.extra_info[FACTS] = facts
+        return facts
+
+
+@pytest.fixture
+def uopc_benchmark(benchmark: Any) -> UopcBenchmark:
+    """Times a function of Tensors, and records the kernels, FLOPs, bytes, temporaries and recompute of its plan."""
+    return UopcBenchmark(benchmark)
