@@ -11,7 +11,7 @@ from uopc.cascade.frame import Frame
 from uopc.cascade.samples import BLOCKS, ROWS, Array, Samples, differ, evaluate, reduce_samples, start
 from uopc.ops import Ops, ParamArg
 from uopc.rangeify.context import Idx
-from uopc.uop import UOp
+from uopc.uop import UOp, toposort
 
 _COMBINE = {
     Ops.ADD: np.add, Ops.MAX: np.maximum, Ops.MIN: np.minimum, Ops.MUL: np.multiply, Ops.AND: np.bitwise_and,
@@ -45,9 +45,12 @@ class Trial:
         return (*self.at(p)[: p.axis], *self.at(p)[p.axis + 1 :])
 
     def key(self) -> tuple[UOp, ...]:
-        """Equal trials have equal keys."""
+        """Equal trials have equal keys, whichever memory they read."""
         some = [c for c in self.corrections if c is not None]
-        return (self.frame.along, *self.originals, *self.bodies, *some, *self.finals)
+        exprs = [self.frame.along, *self.originals, *self.bodies, *some, *self.finals]
+        buffers = [u for u in toposort(exprs) if u.op is Ops.BUFFER]
+        slots = {u: UOp(Ops.BUFFER, (), u.arg._replace(slot=k)) for k, u in enumerate(buffers)}
+        return tuple(UOp.wrap(exprs, buffers, slots.__getitem__))
 
     def fails(self, samples: Samples) -> bool:
         """Whether samples tell the final values of the cascade from those of the reductions."""
