@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import statistics
 import sys
 import tempfile
@@ -189,6 +190,7 @@ def chosen(args: argparse.Namespace) -> list[tuple[str, Case]]:
 
 def main() -> int:
     args = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by way of `workers`, which ends them
     todo = chosen(args)
     if args.list or not todo:
         print("\n".join(f"{suite:10s} {case.name}" for suite, case in todo) or "no case has such a name")

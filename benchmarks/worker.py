@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 BATCH = 1e-4  # seconds that one measurement takes at least: shorter calls are timed many at once
+TRIALS, TRIAL_SECONDS = 20, 0.1  # to find out how many that is
 WARM_UP = 0.25  # of a round
 
 
@@ -49,15 +50,16 @@ class Work:
 
     def __init__(self, prepared: Any) -> None:
         self.run = prepared.run
-        start = time.perf_counter()
-        self.run()
-        once = time.perf_counter() - start
-        if once < BATCH:
+        self.calls = max(1, int(BATCH / max(self.quickest(), 1e-7)))
+
+    def quickest(self) -> float:
+        """Seconds of a call, roughly: the fastest of some."""
+        times: list[float] = []
+        while not times or (len(times) < TRIALS and sum(times) < TRIAL_SECONDS):
             start = time.perf_counter()
-            for _ in range(10):
-                self.run()
-            once = (time.perf_counter() - start) / 10
-        self.calls = max(1, int(BATCH / max(once, 1e-7)))
+            self.run()
+            times.append(time.perf_counter() - start)
+        return min(times)
 
     def round(self, seconds: float) -> list[float]:
         """Seconds of a call, measured again and again for about ``seconds``, at least once."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -171,28 +171,32 @@ def _head(n: int, **fields: object) -> Attention:
     return Attention(name=name, n=n, **fields)  # type: ignore[arg-type]
 
 
-GPT = Attention(name="(1, 12, 1024, 64)", batch=1, heads=12, n=1024, wanted=1.15)
+def _heads(name: str, **fields: object) -> Attention:
+    """Twelve heads of 1024 queries each, if ``fields`` do not say otherwise."""
+    return Attention(name=name, **{"heads": 12, "n": 1024, "wanted": 1.15, **fields})  # type: ignore[arg-type]
+
+
 BF16_PEERS = ("torch sdpa", "torch unfused", "torch.compile", "torch flex")
 
 CASES: tuple[Attention, ...] = (
     *(_head(n, wanted=1.05) for n in (128, 256, 512, 1000, 1024)),
     *(_head(n, wanted=1.15, share=0.85) for n in (2048, 4096, 8192, 16384)),
     *(_head(2048, d=d, wanted=1.15, share=0.80 if d == 32 else 0.85) for d in (32, 128, 256)),
-    GPT,
-    replace(GPT, name="(8, 12, 512, 64)", batch=8, n=512),
-    replace(GPT, name="(1, 16, 128, 64)", heads=16, n=128),
-    replace(GPT, name="GQA 32/8 N=1024", heads=32, kv_heads=8),
+    _heads("(1, 12, 1024, 64)"),
+    _heads("(8, 12, 512, 64)", batch=8, n=512),
+    _heads("(1, 16, 128, 64)", heads=16, n=128),
+    _heads("GQA 32/8 N=1024", heads=32, kv_heads=8),
     *(Attention(name=f"causal N={n}", n=n, form="causal", wanted=1.7) for n in (1000, 1024, 2048, 4096)),
-    replace(GPT, name="causal (1, 12, 1024, 64)", form="causal", wanted=1.7),
+    _heads("causal (1, 12, 1024, 64)", form="causal", wanted=1.7),
     Attention(name="window 256 N=4096", n=4096, form="window", window=256, wanted=1.3, peers=("torch flex",)),
-    replace(GPT, name="ALiBi (1, 12, 1024, 64)", form="alibi", wanted=1.25),
-    replace(GPT, name="softcap (1, 12, 1024, 64)", form="softcap", wanted=1.25),
-    replace(GPT, name="additive mask (1, 12, 1024, 64)", form="bias", wanted=1.25),
-    replace(GPT, name="padding mask (2, 12, 1024, 64)", batch=2, form="padding", wanted=1.25),
+    _heads("ALiBi (1, 12, 1024, 64)", form="alibi", wanted=1.25),
+    _heads("softcap (1, 12, 1024, 64)", form="softcap", wanted=1.25),
+    _heads("additive mask (1, 12, 1024, 64)", form="bias", wanted=1.25),
+    _heads("padding mask (2, 12, 1024, 64)", batch=2, form="padding", wanted=1.25),
     Attention(name="decode 12 heads 4096 keys", heads=12, n=1, keys=4096, wanted=1.2),
     Attention(name="decode 12 heads 65536 keys", heads=12, n=1, keys=65536, wanted=1.2),
     Attention(name="decode GQA 32/8 4096 keys", heads=32, kv_heads=8, n=1, keys=4096, wanted=1.2),
-    replace(GPT, name="view of (1, 1024, 12, 64)", heads_inside=True),
+    _heads("view of (1, 1024, 12, 64)", heads_inside=True),
     *(_head(2048, d=d, dtype="bfloat16", wanted=1.8, peers=BF16_PEERS) for d in (64, 128)),
     *(
         Attention(name=f"unfused N={n}", n=n, wanted=1.0, fused=False, peers=("torch unfused",))
