@@ -9,6 +9,7 @@ Guarantees: REDUCEs over the same RANGEs (the copies that ``expand`` made) share
 
 from __future__ import annotations
 
+from uopc._hot.graph import replace_groups
 from uopc.ops import Ops, ParamArg, identity
 from uopc.uop import UOp, sink, toposort
 
@@ -17,20 +18,27 @@ def _alloc_slots(order: list[UOp]) -> int:
     return 1 + max((u.arg.slot for u in order if u.op is Ops.ALLOC), default=-1)
 
 
-def _one_loop(group: list[UOp], values: list[UOp], slot: int) -> list[UOp]:
-    """The results of REDUCEs that share their RANGEs, over ``values`` in which no REDUCE is left."""
+def _one_loop(group: list[UOp], slot: int) -> list[UOp]:
+    """The results of REDUCEs that share their RANGEs, in whose values no REDUCE is left."""
     loops = group[0].src[1:]
     outside = tuple(dict.fromkeys(r for u in group for r in u.ranges))
     cells, updates = [], []
-    for k, (u, value) in enumerate(zip(group, values)):
+    for k, u in enumerate(group):
         cell = UOp(Ops.ALLOC, (), ParamArg(slot + k, u.dtype, ()))
         first = cell.after(*outside) if outside else cell
         start = first.index(0).store(UOp.const(identity(u.arg.op, u.dtype), u.dtype.scalar()))
         place = cell.after(start, *loops).index(0)
-        updates.append(place.store(place.load().alu(u.arg.op, value)))
+        updates.append(place.store(place.load().alu(u.arg.op, u.src[0])))
         cells.append(cell)
     done = (updates[0] if len(updates) == 1 else sink(*updates)).end(*loops)
     return [cell.after(done).index(0).load() for cell in cells]
+
+
+def _refuse(first: UOp, second: UOp) -> None:
+    raise ValueError(
+        f"{first!r} uses {second!r}, which runs over the same RANGEs {second.src[1:]!r}: a loop that needs the result "
+        "of another comes after it, and has RANGEs of its own"
+    )
 
 
 def accumulate(root: UOp) -> UOp:
@@ -40,37 +48,13 @@ def accumulate(root: UOp) -> UOp:
     for u in order:
         if u.op is Ops.REDUCE:
             groups.setdefault(u.src[1:], []).append(u)
+    if not groups:
+        return root
     slot = _alloc_slots(order)
-    memo: dict[UOp, UOp] = {}
-    started: dict[tuple[UOp, ...], UOp] = {}  # the REDUCE of each group that asked for the others
 
-    def rebuilt(u: UOp) -> UOp:
-        """``u`` without REDUCE; iterative, sources first."""
-        stack = [u]
-        while stack:
-            top = stack[-1]
-            if top in memo:
-                stack.pop()
-                continue
-            group = groups[top.src[1:]] if top.op is Ops.REDUCE else None
-            if group and started.setdefault(top.src[1:], top) is not top:
-                raise ValueError(
-                    f"{started[top.src[1:]]!r} uses {top!r}, which runs over the same RANGEs {top.src[1:]!r}: a loop "
-                    "that needs the result of another comes after it, and has RANGEs of its own"
-                )
-            needs = [r.src[0] for r in group] + list(top.src[1:]) if group else top.src
-            missing = [s for s in needs if s not in memo]
-            if missing:
-                stack += missing
-                continue
-            if group:
-                nonlocal slot
-                closed = [r.replace(src=tuple(memo[s] for s in r.src)) for r in group]
-                memo.update(zip(group, _one_loop(closed, [c.src[0] for c in closed], slot)))
-                slot += len(group)
-            else:
-                src = tuple(memo[s] for s in top.src)
-                memo[top] = top if src == top.src else top.replace(src=src)
-        return memo[u]
+    def finish(group: tuple[UOp, ...], rebuilt: list[UOp]) -> list[UOp]:
+        nonlocal slot
+        slot += len(group)
+        return _one_loop(rebuilt, slot - len(group))
 
-    return rebuilt(root) if groups else root
+    return replace_groups(root, list(groups.values()), finish, _refuse)

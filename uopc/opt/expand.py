@@ -10,8 +10,10 @@ Guarantees: copies of one reduction keep its RANGEs, so that ``accumulate`` runs
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Callable
+from functools import partial
 
+from uopc._hot.graph import copies, depending
 from uopc.ops import AxisType, Ops
 from uopc.simplify import linear_in
 from uopc.uop import UOp, dtypes, sink, toposort
@@ -26,34 +28,37 @@ def _kind(r: UOp) -> AxisType:
 def vectorize(x: UOp, r: UOp) -> UOp:
     """``x`` for all values of the range ``r`` at once: what depends on it becomes a vector."""
     lanes = r.src[0].arg
-    memo: dict[UOp, UOp] = {r: UOp.const(0, dtypes.index) + _iota(lanes)}
-    for u in toposort(x):
-        if u is not r and r in u.ranges:
-            memo[u] = _vector_node(u, tuple(memo.get(s, s) for s in u.src), r, lanes)
-    return memo.get(x, x)
+    made: dict[UOp, UOp | Callable[[UOp], UOp]] = {r: UOp.const(0, dtypes.index) + _iota(lanes)}
+    for u in depending(x, (r,)):
+        if u.op is Ops.INDEX:
+            made[u] = partial(_vector_index, u, r, lanes)
+        elif u.op is Ops.LOAD and len(u.src) == 2 and r not in u.src[0].ranges:
+            made[u] = partial(_gated_lanes, lanes)
+    return x.substitute(made)
 
 
 def _iota(lanes: int, step: int = 1) -> UOp:
-    return UOp(Ops.CONST, (), tuple(step * i for i in range(lanes)), dtypes.index.vec(lanes))
+    return UOp(Ops.CONST, (), tuple(range(0, step * lanes, step)) if step else (0,) * lanes, dtypes.index.vec(lanes))
 
 
-def _vector_node(u: UOp, src: tuple[UOp, ...], r: UOp, lanes: int) -> UOp:
-    """``u`` over vector sources.  Memory at consecutive addresses is an INDEX of vector type, any other a vector of
-    addresses.
+def _vector_index(u: UOp, r: UOp, lanes: int, new: UOp) -> UOp:
+    """``u``, which is ``new`` over vectors.  Memory at consecutive addresses is an INDEX of vector type, any other a
+    vector of addresses.
     """
-    if u.op is Ops.INDEX:
-        straight = linear_in(u.src[1], r)
-        if straight is None:
-            return u.replace(src=src)
-        base, step = straight
-        if step == 1:
-            return UOp(Ops.INDEX, (src[0], base), None, u.dtype.vec(lanes))
-        return UOp(Ops.INDEX, (src[0], base + _iota(lanes, step)), None, u.dtype)
-    if u.op is Ops.LOAD and len(src) == 2 and src[0] is u.src[0]:
-        # one address, and a gate for each lane
-        everywhere = UOp(Ops.INDEX, (src[0].src[0], src[0].src[1] + _iota(lanes, 0)), None, u.dtype)
-        return UOp(Ops.LOAD, (everywhere, src[1]))
-    return u.replace(src=src)
+    straight = linear_in(u.src[1], r)
+    if straight is None:
+        return new
+    base, step = straight
+    if step == 1:
+        return UOp(Ops.INDEX, (new.src[0], base), None, u.dtype.vec(lanes))
+    return UOp(Ops.INDEX, (new.src[0], base + _iota(lanes, step)), None, u.dtype)
+
+
+def _gated_lanes(lanes: int, load: UOp) -> UOp:
+    """A LOAD from one address with a gate for each lane."""
+    index, gate = load.src
+    everywhere = UOp(Ops.INDEX, (index.src[0], index.src[1] + _iota(lanes, 0)), None, index.dtype)
+    return UOp(Ops.LOAD, (everywhere, gate))
 
 
 def _expand_reduce(u: UOp) -> UOp:
@@ -73,10 +78,7 @@ def _expand_reduce(u: UOp) -> UOp:
 
 def _copies(x: UOp, ranges: list[UOp]) -> list[UOp]:
     """``x`` at every value of ``ranges``, the last running fastest."""
-    if not ranges:
-        return [x]
-    values = [[UOp.const(i) for i in range(r.src[0].arg)] for r in ranges]
-    return [x.substitute(dict(zip(ranges, at))) for at in itertools.product(*values)]
+    return copies(x, ranges, [[UOp.const(i) for i in range(r.src[0].arg)] for r in ranges]) if ranges else [x]
 
 
 def _fold(op: Ops, values: list[UOp]) -> UOp:
@@ -108,19 +110,17 @@ def _share_loops(body: UOp, ranges: list[UOp]) -> UOp:
     """``body`` with the copies of a loop inside it, one for each value of ``ranges``, made inside that loop: there is
     one.
     """
-    memo: dict[UOp, UOp] = {}
-    for u in toposort(body):
-        src = tuple(memo.get(s, s) for s in u.src)
-        new = u if src == u.src else u.replace(src=src)
-        inner = [r for r in ranges if r in new.ranges] if new.op is Ops.END else []
-        if inner:
-            turning = next((r for r in new.src[1:] if any(c in r.src[0].ranges for c in inner)), None)
-            if turning is not None:
-                raise ValueError(f"{turning!r} ends where {inner[0]!r} says: the copies of a loop must have one end")
-            new = _copied_body(new.src[0], inner).end(*new.src[1:])
-        if new is not u:
-            memo[u] = new
-    return memo.get(body, body)
+    ends = [u for u in depending(body, tuple(ranges)) if u.op is Ops.END]
+    return body.substitute(dict.fromkeys(ends, partial(_with_copies, ranges))) if ends else body
+
+
+def _with_copies(ranges: list[UOp], end: UOp) -> UOp:
+    """The loop that ``end`` closes with the copies of its body inside it."""
+    inner = [r for r in ranges if r in end.ranges]
+    turning = next((r for r in end.src[1:] if any(c in r.src[0].ranges for c in inner)), None)
+    if turning is not None:
+        raise ValueError(f"{turning!r} ends where {inner[0]!r} says: the copies of a loop must have one end")
+    return _copied_body(end.src[0], inner).end(*end.src[1:])
 
 
 def expand(root: UOp) -> UOp:

@@ -1,0 +1,33 @@
+"""What passes ask of whole graphs, at the speed of a traversal: copies, parts, and nodes replaced together."""
+
+from collections.abc import Callable, Sequence
+
+from uopc._hot.uop import UOp
+from uopc.dtype import DType
+
+def depending(root: UOp, ranges: tuple[UOp, ...]) -> list[UOp]:
+    """The nodes of ``root`` at which one of ``ranges`` is open, each once, sources before users."""
+
+def chosen(nodes: list[UOp], table: bytes) -> list[UOp]:
+    """Those of ``nodes`` for which ``table`` holds a 1, at 4 * op + the kind of the last source's dtype: 0 for floats
+    and void, 1 for index, 2 for other integers, 3 for bool."""
+
+def dtypes_of(nodes: list[UOp]) -> set[DType]:
+    """The dtypes that ``nodes`` have."""
+
+def copies(root: UOp, ranges: list[UOp], values: list[list[UOp]]) -> list[UOp]:
+    """``root`` at every combination of ``values`` (a list for each of ``ranges``), the last running fastest.
+    ValueError for more than 30 ranges."""
+
+def replace_groups(
+    root: UOp,
+    groups: Sequence[Sequence[UOp]],
+    finish: Callable[[tuple[UOp, ...], list[UOp]], Sequence[UOp]],
+    refuse: Callable[[UOp, UOp], None],
+) -> UOp:
+    """``root`` with the nodes of each of ``groups`` replaced together: ``finish(group, rebuilt)`` gives the
+    replacements, ``refuse(first, second)`` raises what is to be said of a group of which one node uses another."""
+
+# For this module alone: copies under way, and nodes that wait for one another.
+class Copier: ...
+class Group: ...
