@@ -43,7 +43,23 @@ LAYERS = (
         "_hot",
         (
             "uopc._hot",
-            *(f"uopc._hot.{name}" for name in ("int64", "ptrmap", "stack", "uop", "rewrite", "simplify", "rangeify", "runtime", "call")),
+            *(
+                f"uopc._hot.{name}"
+                for name in (
+                    "int64",
+                    "ptrmap",
+                    "stack",
+                    "uop",
+                    "rewrite",
+                    "simplify",
+                    "rangeify",
+                    "graph",
+                    "linearize",
+                    "text",
+                    "runtime",
+                    "call",
+                )
+            ),
             "uopc._hot.call",
         ),
         Inner.ORDERED,
@@ -54,7 +70,10 @@ LAYERS = (
     Layer(
         "rangeify",
         (
-            *(f"uopc.rangeify.{name}" for name in ("context", "movement", "reduction", "axes", "unswitch", "tiles", "cascades", "values")),
+            *(
+                f"uopc.rangeify.{name}"
+                for name in ("context", "movement", "reduction", "axes", "unswitch", "tiles", "cascades", "values")
+            ),
             "uopc.rangeify",
             "uopc.rangeify.nest",
         ),
@@ -67,7 +86,10 @@ LAYERS = (
     ),
     Layer(
         "cascade",  # its parts; the package's face is a pass
-        tuple(f"uopc.cascade.{name}" for name in ("lift", "frame", "factors", "samples", "derivation", "trial", "formulas")),
+        tuple(
+            f"uopc.cascade.{name}"
+            for name in ("lift", "frame", "factors", "samples", "derivation", "trial", "formulas")
+        ),
         Inner.ORDERED,
     ),
     Layer(

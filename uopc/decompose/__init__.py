@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from uopc._hot.graph import chosen
 from uopc.decompose.casts import cast
 from uopc.decompose.error_function import erf
 from uopc.decompose.exponential import exp, exp2, expm1, tanh
@@ -113,6 +114,18 @@ def _rule(u: UOp) -> Callable[..., UOp] | None:
     return (FLOAT32.get(u.op) if kind.scalar() is dtypes.float32 else None) or FLOATS.get(u.op)
 
 
+def _candidates() -> bytes:
+    """For each op and kind of the last source (floats, index, integers, bool) whether ``_rule`` may know a rule."""
+    table = bytearray(4 * len(Ops))
+    for kind, rules in enumerate(({**FLOAT32, **FLOATS}, INTEGERS, INTEGERS, BOOLEAN)):
+        for op in (Ops.CAST, *rules):
+            table[4 * op + kind] = 1
+    return bytes(table)
+
+
+CANDIDATES = _candidates()
+
+
 def _lower(u: UOp) -> UOp:
     rule = _rule(u)
     assert rule is not None
@@ -122,5 +135,5 @@ def _lower(u: UOp) -> UOp:
 def decompose(graph: UOp) -> UOp:
     """The graph in the ops of the table above.  Where ``graph`` is itself a value, it keeps its dtype, halves too."""
     graph = halves(graph)
-    targets = [u for u in toposort(graph) if u.op in ALU and _rule(u) is not None]
+    targets = [u for u in chosen(toposort(graph), CANDIDATES) if _rule(u) is not None]
     return UOp.wrap([graph], targets, _lower)[0]

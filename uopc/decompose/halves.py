@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from uopc._hot.graph import dtypes_of
 from uopc.decompose.floatbits import bits, from_bits, magnitude, select
 from uopc.dtype import DType, dtypes
 from uopc.ops import Ops, ParamArg
@@ -116,6 +117,8 @@ def _concerns_halves(u: UOp, addressed: set[UOp]) -> bool:
 def halves(graph: UOp) -> UOp:
     """The graph with its halves in memory only.  Where ``graph`` is itself a value, it keeps its dtype."""
     nodes = toposort(graph)
+    if not any(dtype.is_half for dtype in dtypes_of(nodes)):
+        return graph
     addressed = {s for u in nodes if u.op in (Ops.INDEX, Ops.AFTER) for s in u.src[:1]}
     steps: dict[UOp, Callable[[UOp], UOp]] = {
         u: partial(_over_float32, u) for u in nodes if _concerns_halves(u, addressed)

@@ -152,8 +152,7 @@ cdef UOp const_of(object value, DInfo info):
             return const_index(value)
     elif type(value) is float and info is FLOAT:
         d = value
-        if d == <double><float>d:
-            return intern(C_CONST, info, EMPTY, value)
+        return intern(C_CONST, info, EMPTY, value if d == <double><float>d else <double><float>d)
     return intern(C_CONST, info, EMPTY, info.dtype.convert(value))
 
 
