@@ -51,13 +51,14 @@ def _masked(case: Attention, scores: Tensor, extra: Tensor | None) -> Tensor:
         return scores + extra
     if case.form == "padding" and extra is not None:
         return extra.where(scores, -math.inf)
+    if case.form == "alibi" and extra is not None:
+        i, j = Tensor.arange(case.n, dtype="float32").reshape(-1, 1), Tensor.arange(case.keys, dtype="float32")
+        return scores + extra.reshape(-1, 1, 1) * (j - i)
     i, j = Tensor.arange(case.n).reshape(-1, 1), Tensor.arange(case.keys)
     if case.form == "causal":
         return (i >= j).where(scores, -math.inf)
     if case.form == "window":
         return ((i >= j) & (i - j < case.window)).where(scores, -math.inf)
-    if case.form == "alibi" and extra is not None:
-        return scores + extra.reshape(-1, 1, 1) * (j - i)
     return scores
 
 
@@ -84,22 +85,35 @@ def arguments(case: Case, arrays: dict[str, Array]) -> list[Array | Tensor]:
 
 
 def build(variant: str, case: Case, arrays: dict[str, Array]) -> Prepared:
+    """CaptureError leads to the other public way: Tensors, realized at each call."""
+    fields = {} if getattr(case, "fused", True) else {"fuse_reduce": False}
+    try:
+        with uopc.options(**fields):
+            return _captured(case, arrays, fields)
+    except uopc.CaptureError:
+        return _realized(case, arrays)
+
+
+def _captured(case: Case, arrays: dict[str, Array], fields: dict[str, bool]) -> Prepared:
     fn, args = uopc.jit(function(case)), arguments(case, arrays)
     half = case.dtype == "bfloat16"
     out = empty(case.out_shape, np.uint16 if half else np.float32)
-    fuse = {} if getattr(case, "fused", True) else {"fuse_reduce": False}
 
     def run() -> Array:
-        fn(*args, out=out)
-        return out
+        return fn(*args, out=out)
 
-    def run_unfused() -> Array:
-        with uopc.options(**fuse):
-            fn(*args, out=out)
-        return out
+    def run_with_options() -> Array:
+        with uopc.options(**fields):
+            return fn(*args, out=out)
 
+    run()
     how = f"uopc.jit({'Tensors' if half else 'arrays'}, out=)"
-    return Prepared(run_unfused if fuse else run, _widened if half else np.asarray, how)
+    return Prepared(run_with_options if fields else run, _widened if half else np.asarray, how)
+
+
+def _realized(case: Case, arrays: dict[str, Array]) -> Prepared:
+    fn, args = function(case), [Tensor(x) for x in arguments(case, arrays)]
+    return Prepared(lambda: fn(*args).realize(), np.asarray, "Tensor.realize")
 
 
 def _widened(bits: Array) -> Array:
