@@ -19,6 +19,8 @@ from uopc.inspect.table import table
 SAMPLES = 2000
 CONFIDENCE = 0.99  # of the interval: a suite of a hundred benchmarks is compared at once
 FACTS = "uopc"  # the key of the facts in extra_info
+# of a suite that records facts of plans side by side with others
+PLAN_KEYS = ("kernels", "temporary_bytes", "executed_flops", "plan_bytes", "recompute")
 SUBSETS = 0.5  # of the rounds, whose minimum is taken in each sample
 
 
@@ -131,9 +133,14 @@ def _interval(
     return float(statistic(b) / statistic(a)), float(low), float(high)
 
 
+def _facts_of(info: dict[str, Any]) -> dict[str, Any]:
+    """What ``uopc_benchmark`` recorded, or the suite of this repository beside its rates."""
+    return info.get(FACTS) or {key: info[key] for key in PLAN_KEYS if key in info}
+
+
 def _facts(old: dict[str, Any], new: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Facts that are other ones, and those that grew."""
-    was, now = (run.get("extra_info", {}).get(FACTS) for run in (old, new))
+    was, now = (_facts_of(run.get("extra_info", {})) for run in (old, new))
     if not was or not now:
         return [], []
     changes, worse = [], []

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from uopc import cascade as cascade_pass
-from uopc.inspect.formula import cascade_formulas, formula
+from uopc.cascade import cascade, derivations
+from uopc.inspect.formula import formula
 from uopc.inspect.recompute import reductions, reductions_of_loops
 from uopc.inspect.report import CascadeReport, DecisionReport, KernelReport, Report
 from uopc.inspect.roofline import Roofline, roofline
@@ -89,8 +89,8 @@ def of_graph(graph: UOp, options: Options) -> Report:
             known[call.kernel] = kernel_report(call.kernel, settings, roof)
         kernels.append(known[call.kernel].placed(*_arguments(call, plan)))
     temps = [(d.name, n, n * d.itemsize) for d, n in plan.temps]
-    merged = cascade_pass.cascade(graph, options.fuse_reduce)
-    return Report(kernels, temps, _decisions(merged, options), _cascades(graph, merged, options), roof, options, plan)
+    made = _decisions(cascade(graph, options.fuse_reduce), options)
+    return Report(kernels, temps, made, _cascades(graph, options), roof, options, plan)
 
 
 def _arguments(call: Call, plan: Plan) -> tuple[list[str], list[str]]:
@@ -123,7 +123,7 @@ def _value_of(kernel: Kernel) -> str:
 
 
 def _cascade_names(u: UOp) -> str | None:
-    return f"y{u.arg.component}" if u.op in (Ops.COMPONENT, Ops.STATE) else None
+    return f"y{u.arg.component + 1}" if u.op in (Ops.COMPONENT, Ops.STATE) else None
 
 
 def _of_loops(program: UOp, options: Options, measure: bool) -> Report:
@@ -168,14 +168,25 @@ def _decisions(graph: UOp, options: Options) -> list[DecisionReport]:
     return out
 
 
-def _cascades(graph: UOp, merged: UOp, options: Options) -> list[CascadeReport]:
-    """Cascades derived, and those that could not be."""
-    out = [CascadeReport(True, "", **cascade_formulas(u)) for u in toposort(merged) if u.op is Ops.CASCADE]
-    if options.fuse_reduce is not None and any(u.op is Ops.REDUCE for u in toposort(graph)):
-        free = cascade_pass.cascade(graph, None)
-        count = sum(u.op is Ops.CASCADE for u in toposort(free))
-        if count:
-            out.append(CascadeReport(False, f"fuse_reduce={options.fuse_reduce}: {count} would be"))
+def _cascades(graph: UOp, options: Options) -> list[CascadeReport]:
+    """Dependent reductions: those that became one, and those that did not, with the reason."""
+    out = []
+    for found in derivations(graph):
+        reason = found.reason
+        if reason is None and options.fuse_reduce is not None:
+            reason = f"fuse_reduce={options.fuse_reduce} asks for another way"
+        out.append(
+            CascadeReport(
+                derived=reason is None,
+                reason=reason or "",
+                length=found.axis_length,
+                state=list(found.state),
+                step=list(found.step),
+                merge=list(found.merge),
+                anchored=list(found.anchored),
+                deferred=list(found.deferred),
+            )
+        )
     return out
 
 

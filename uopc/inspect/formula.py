@@ -6,6 +6,7 @@ Movement ops are left out, since they change where a value is and not what it is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from uopc.ops import MOVEMENT, Ops
@@ -101,56 +102,22 @@ def _negated(u: UOp) -> UOp | None:
 
 
 def _guarded(u: UOp) -> UOp | None:
-    """x of ``where(x == inf, 0, x)`` and of ``where(y == inf, x * inf, x)``: what makes infinities come out right."""
-    if u.op is not Ops.WHERE or u.src[0].op is not Ops.CMPEQ or not _is(u.src[0].src[1], float("inf")):
+    """x of ``where(x == inf, 0, x)``, ``where(x == 0, nan, x)`` and ``where(y == inf, x * inf, x)``: what makes
+    infinities come out right."""
+    if u.op is not Ops.WHERE or u.src[0].op is not Ops.CMPEQ:
         return None
-    instead, value = u.src[1], u.src[2]
-    if u.src[0].src[0] is value and _is(instead, 0):
+    (asked, bound), instead, value = u.src[0].src, u.src[1], u.src[2]
+    if asked is value and ((_is(bound, math.inf) and _is(instead, 0)) or (_is(bound, 0) and _is(instead, math.nan))):
         return value
-    lost = instead.op is Ops.MUL and instead.src[0] is value and _is(instead.src[1], float("inf"))
-    return value if lost else None
+    lost = instead.op is Ops.MUL and instead.src[0] is value and _is(instead.src[1], math.inf)
+    return value if lost and _is(bound, math.inf) else None
 
 
 def _is(u: UOp, constant: float) -> bool:
     while u.op in MOVEMENT:
         u = u.src[0]
-    return u.op is Ops.CONST and u.arg == constant
+    return u.op is Ops.CONST and (u.arg == constant or (u.arg != u.arg and math.isnan(constant)))
 
 
 def _number(x: object) -> str:
     return f"{x:.4g}" if isinstance(x, float) else str(x)
-
-
-def cascade_formulas(node: UOp) -> dict[str, list[str]]:
-    """The state, the step and the merge of a CASCADE, a line a reduction; what its bodies share has a name."""
-    state, step, merge = [], [], []
-    shared: dict[UOp, str] = {}
-    rest = iter(node.src)
-    for k, c in enumerate(node.arg.components):
-        body, correction = next(rest), next(rest) if c.corrected else None
-        word = REDUCES[c.op]
-
-        def named(u: UOp, old: str, new: str) -> str | None:
-            if u.op is Ops.STATE:
-                return f"y{u.arg.component}{new if u.arg.new else old}"
-            if u.op is Ops.REDUCE:
-                return shared.setdefault(u, f"s{len(shared)}")
-            return None
-
-        value = formula(body, lambda u: named(u, "", "'"))
-        state.append(f"y{k} = {word} over {body.shape[c.axis]} of {formula(body, lambda u: named(u, '', ''))}")
-        term = f"{word}({value})"
-        if correction is not None:
-            kept = formula(correction, lambda u: named(u, "", "'"))
-            step.append(f"y{k}' = y{k} * {kept} + {term}")
-            a = formula(correction, lambda u: named(u, "_a", ""))
-            b = formula(correction, lambda u: named(u, "_b", ""))
-            merge.append(f"y{k} = y{k}_a * {a} + y{k}_b * {b}")
-        elif word in ("max", "min"):
-            step.append(f"y{k}' = {word}(y{k}, {term})")
-            merge.append(f"y{k} = {word}(y{k}_a, y{k}_b)")
-        else:
-            step.append(f"y{k}' = y{k} + {term}")
-            merge.append(f"y{k} = y{k}_a + y{k}_b")
-    where = [f"{name} = {formula(u)}" for u, name in shared.items()]
-    return {"state": state, "step": step, "merge": merge, "where": where}

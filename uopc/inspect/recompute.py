@@ -13,15 +13,18 @@ other operand, so that wherever the body is computed, in whatever form, an addit
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from uopc.count import iterations, memory_of, times
 from uopc.ops import AxisType, Ops, ParamArg, Tile
 from uopc.pipeline import KERNEL_STAGES, LOOP_STAGES, Kernel, Settings
+from uopc.simplify import simplify
 from uopc.uop import UOp, dtypes, toposort
 
 _REGISTER = frozenset({AxisType.UPCAST, AxisType.UNROLL, AxisType.VECTOR})
+# A body that is computed so many times as often as it has values may mention loops in vain.
+DOUBTFUL = 4
 _WORDS = {Ops.ADD: "sum", Ops.MUL: "product", Ops.MAX: "max", Ops.MIN: "min", Ops.AND: "all", Ops.OR: "any"}
 
 
@@ -188,8 +191,17 @@ def _additions(order: Iterable[UOp], slots: Iterable[int]) -> dict[int, list[UOp
     return found
 
 
-def predicted(root: UOp, slots: Iterable[int]) -> dict[int, tuple[int, tuple[str, ...]]]:
-    """For each mark of a loop graph, how often its body is computed, and the loops that repeat it."""
+def _vain(u: UOp) -> tuple[UOp, ...]:
+    """The loops that a value mentions no more once its indices are simplified, as they should have been."""
+    needed = {r.arg.id for r in simplify(u).ranges}
+    return _outermost_first({r for r in _split(u.ranges)[0] if r.arg.id not in needed}, {})
+
+
+def predicted(
+    root: UOp, slots: Iterable[int], doubtful: Collection[int] = ()
+) -> dict[int, tuple[int, tuple[str, ...]]]:
+    """For each mark of a loop graph, how often its body is computed, and what repeats it.  doubtful: marks of which it
+    is asked whether they depend on all loops that they mention."""
     order = toposort(root)
     around = _enclosing(order)
     out: dict[int, tuple[int, tuple[str, ...]]] = {}
@@ -202,6 +214,8 @@ def predicted(root: UOp, slots: Iterable[int]) -> dict[int, tuple[int, tuple[str
             total += iterations(_outermost_first(loops, around)) * registers
             repeated = _outermost_first(loops - mentioned, around)
             repeats.update((f"a loop of {r.vmax + 1}", None) for r in repeated)
+            if slot in doubtful:
+                repeats.update((f"a loop of {r.vmax + 1} that it only seems to depend on", None) for r in _vain(u))
         if len(additions) > 1:
             repeats[f"{len(additions)} uses"] = None
         out[slot] = total, tuple(repeats)
@@ -218,7 +232,9 @@ def counted(linear: UOp, slots: Iterable[int]) -> dict[int, int]:
 
 
 def _report(marked: Marked, loops: UOp, linear: UOp) -> list[Reduction]:
-    expected, seen = predicted(loops, marked.marks), counted(linear, marked.marks)
+    seen = counted(linear, marked.marks)
+    doubtful = {slot for slot, (_, _, _, values, _) in marked.marks.items() if seen[slot] > DOUBTFUL * values}
+    expected = predicted(loops, marked.marks, doubtful)
     return [
         Reduction(op, over, shape, values, expected[slot][0], seen[slot], part, expected[slot][1])
         for slot, (op, over, shape, values, part) in marked.marks.items()

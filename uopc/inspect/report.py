@@ -66,14 +66,18 @@ class DecisionReport:
 
 @dataclass(frozen=True)
 class CascadeReport:
-    """A cascade that was derived, with its formulas, or was not, with the reason."""
+    """Reductions over one axis of ``length`` elements that depend on each other.  derived: they became one, with this
+    state, step and merge; else reason says why not.  anchored, deferred: the factors of running values that are
+    corrected at each block, and those that are applied once at the end."""
 
     derived: bool
     reason: str
-    state: list[str] = field(default_factory=list)
+    length: int
+    state: list[str]
     step: list[str] = field(default_factory=list)
     merge: list[str] = field(default_factory=list)
-    where: list[str] = field(default_factory=list)
+    anchored: list[str] = field(default_factory=list)
+    deferred: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -203,12 +207,9 @@ class Report:
         """What is no table: loops, cascades, and warnings."""
         out = [_head(k) for k in self.kernels]
         for c in self.cascades:
-            if not c.derived:
-                out.append(f"cascade not derived: {c.reason}")
-                continue
-            out.append("cascade derived:")
-            for title in ("where", "state", "step", "merge"):
-                out += [f"  {title:5s} {line}" for line in getattr(c, title)]
+            out.append(f"cascade over {c.length}: {'derived' if c.derived else f'not derived: {c.reason}'}")
+            for title in ("state", "step", "merge", "anchored", "deferred") if c.derived else ("state",):
+                out += [f"  {title:8s} {line}" for line in getattr(c, title)]
         return out + self.warnings()
 
     def warnings(self) -> list[str]:

@@ -264,7 +264,7 @@ def sizes_of(text: str) -> list[int]:
         step = fields[2] if len(fields) == 3 else "x2"
         grow: Callable[[int], int]
         if step.startswith("x"):
-            times = float(step[1:] or 0)
+            times = _factor(step[1:], text)
             grow = lambda n, times=times: max(n + 1, round(n * times))  # type: ignore[misc]  # noqa: E731
         else:
             by = _positive(step.lstrip("+"), text)
@@ -274,6 +274,16 @@ def sizes_of(text: str) -> list[int]:
             out.append(n)
             n = grow(n)
     return sorted(dict.fromkeys(out))
+
+
+def _factor(text: str, whole: str) -> float:
+    try:
+        times = float(text)
+    except ValueError:
+        times = 0.0
+    if not 1 < times < 1e6:
+        raise ValueError(f"{whole!r}: sizes grow by a factor of more than 1, as in 256:4096:x2")
+    return times
 
 
 def _positive(text: str, whole: str) -> int:
