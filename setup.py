@@ -29,7 +29,7 @@ PACKAGES = [
     "uopc.inspect.sweep",
     "uopc.inspect.sweep",
 ]
-PURE = ["uop", "rewrite", "simplify", "rangeify", "graph"]  # Cython alone; uopc._hot.runtime is Cython over runtime_c
+PURE = ["uop", "rewrite", "simplify", "rangeify", "graph", "linearize"]  # Cython alone; uopc._hot.runtime is Cython over runtime_c
 C_FLAGS = ["-std=gnu11", "-O2", "-g1"]  # -g1: line numbers in a native backtrace at a third of the size of -g
 
 
@@ -61,6 +61,6 @@ EXTENSIONS = [*(hot_module(name, [], extra_compile_args=C_FLAGS) for name in PUR
 
 setup(
     packages=[package for package in PACKAGES if exists(package.replace(".", "/"))],
-    package_data={"uopc": ["py.typed"], "uopc._hot": ["*.pyi"]},
+    package_data={"uopc": ["py.typed"], "uopc._hot": ["*.pyi"], "uopc.inspect": ["*.html"]},
     ext_modules=[extension for extension in EXTENSIONS if exists(extension.sources[0])],
 )

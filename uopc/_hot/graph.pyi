@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from uopc._hot.uop import UOp
 from uopc.dtype import DType
+from uopc.ops import Ops
 
 def depending(root: UOp, ranges: tuple[UOp, ...]) -> list[UOp]:
     """The nodes of ``root`` at which one of ``ranges`` is open, each once, sources before users."""
@@ -11,6 +12,9 @@ def depending(root: UOp, ranges: tuple[UOp, ...]) -> list[UOp]:
 def chosen(nodes: list[UOp], table: bytes) -> list[UOp]:
     """Those of ``nodes`` for which ``table`` holds a 1, at 4 * op + the kind of the last source's dtype: 0 for floats
     and void, 1 for index, 2 for other integers, 3 for bool."""
+
+def of_ops(nodes: list[UOp], *ops: Ops) -> list[UOp]:
+    """Those of ``nodes`` whose op is one of ``ops``."""
 
 def dtypes_of(nodes: list[UOp]) -> set[DType]:
     """The dtypes that ``nodes`` have."""

@@ -7,12 +7,14 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_New, PyTuple_SET_ITEM
 from libc.stdint cimport uint64_t
+from libc.string cimport memset
 
 from uopc._hot.ptrmap cimport PtrMap, ptrmap_free, ptrmap_get, ptrmap_init, ptrmap_set
 from uopc._hot.stack cimport Stack, push, stack_free, stack_init
 from uopc._hot.uop cimport UOp, rebuild
 
 cdef enum:
+    MAX_OPS = 128
     KINDS = 4          # of dtypes: the K_ constants of uop.pxd
     MAX_RANGES = 30    # copied at once: a bit for each
 
@@ -87,6 +89,20 @@ def chosen(list nodes, bytes table):
         n = PyTuple_GET_SIZE(u.src)
         kind = (<UOp>PyTuple_GET_ITEM(u.src, n - 1)).info.kind if n > 0 else 0
         if wanted[KINDS * u.code + kind]:
+            out.append(u)
+    return out
+
+
+def of_ops(list nodes, *ops):
+    """Those of ``nodes`` whose op is one of ``ops``."""
+    cdef bint wanted[MAX_OPS]
+    cdef UOp u
+    cdef list out = []
+    memset(wanted, 0, sizeof(wanted))
+    for op in ops:
+        wanted[<int>op] = True
+    for u in nodes:
+        if wanted[u.code]:
             out.append(u)
     return out
 
