@@ -44,13 +44,18 @@ def explain(target: Any, *args: Any, measure: bool = False, **kwargs: Any) -> Re
     options = current(Options(Tensor.fuse_reduce, Tensor.opt))
     if isinstance(target, UOp) and target.op is Ops.SINK:
         return _of_loops(target, options, measure)
-    roots = _roots(target, args, kwargs)
-    graph, buffers = normal(list(dict.fromkeys(roots)))
+    graph, storages = graph_of(target, args, kwargs)
     report = of_graph(graph, options)
     if measure:
         assert report.plan is not None
-        measured(report, [buffers[k].realized for k in report.plan.input_numbers])
+        measured(report, [storages[k] for k in report.plan.input_numbers])
     return report
+
+
+def graph_of(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[UOp, list[Any]]:
+    """The numbered graph of what is to be explained, and the memory behind its BUFFERs."""
+    graph, buffers = normal(list(dict.fromkeys(_roots(target, args, kwargs))))
+    return graph, [b.realized for b in buffers]
 
 
 def _roots(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[UOp]:
