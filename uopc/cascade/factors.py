@@ -10,6 +10,8 @@ from uopc.uop import UOp, toposort
 
 EXPONENTIALS = (Ops.EXP, Ops.EXP2)
 RUNNING_EXTREMES = (Ops.MAX, Ops.MIN)
+# A factor is multiplied in as often as it stands in the body.
+MAX_POWER = 8
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,8 @@ def as_product(body: Body, members: set[UOp]) -> Parts:
         n = powers.get(u, 0)
         if u not in powers or u not in runs:
             continue
-        if n == 0:
-            raise Refused("a running value is divided by itself")
+        if n == 0 or abs(n) > MAX_POWER:
+            raise Refused(f"a running value to the power of {n}")
         if u.op in EXPONENTIALS:
             _exponent(u, n, body, members, runs, out)
         elif not body.varies(u):

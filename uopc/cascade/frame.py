@@ -88,7 +88,7 @@ class Frame:
             inner = [m for m in self.bodies[u].reductions if self._follows(m)]
             for m in inner:
                 if m not in self.bodies:
-                    (at,), axis = self.asked(m), m.arg.axes[0]
+                    at, axis = self.asked(m)[0], m.arg.axes[0]
                     self.bodies[m] = Body(m, self, (*at[:axis], self.along, *at[axis:]))
             missing = [m for m in inner if m not in done]
             if missing:
