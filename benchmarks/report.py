@@ -11,7 +11,7 @@ from typing import Any
 
 from uopc.runtime.device import device
 
-COLUMNS = "{:32s} {:>9s} {:>8s} {:>7s} {:>6s} {:>8s}  {:24s} {:>9s} {:>6s} {:>6s}"
+COLUMNS = "{:32s} {:>9s} {:>8s} {:>7s} {:>6s} {:>8s}  {:30s} {:>9s} {:>6s} {:>6s} {:>5s}"
 
 
 def load() -> list[float]:
@@ -56,7 +56,7 @@ def table_head(result: dict[str, Any]) -> str:
         f"{facts['threads']} threads, {facts['compiler']}, load {facts['load']}",
         _probes(result["probes"]),
         "",
-        COLUMNS.format("case", "uopc ms", "rate", "", "limit", "error", "best peer", "ms", "ratio", "wanted"),
+        COLUMNS.format("case", "uopc ms", "rate", "", "limit", "error", "best peer", "ms", "ratio", "wanted", "load"),
     ]
     return "\n".join(lines)
 
@@ -90,6 +90,7 @@ def line(row: dict[str, Any], verbose: bool = False) -> str:
             f"{row['results'][peer]['min'] * 1e3:.3f}" if peer else "",
             "" if ratio is None else f"{ratio:.2f}" + _mark(ratio, row["wanted_ratio"]),
             f"{row['wanted_ratio']:.2f}",
+            f"{row['load'][0]:.1f}" if row["load"] else "",
         )
     return "\n".join([text, *_details(row)]) if verbose else text
 
