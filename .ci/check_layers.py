@@ -56,6 +56,7 @@ LAYERS = (
                     "graph",
                     "linearize",
                     "text",
+                    "uses",
                     "runtime",
                     "call",
                 )
@@ -81,7 +82,7 @@ LAYERS = (
     ),
     Layer(
         "blockize",  # its parts; the package's face is a pass
-        (*(f"uopc.blockize.{name}" for name in ("limits", "operands", "panels", "cascades")),),
+        (*(f"uopc.blockize.{name}" for name in ("limits", "operands", "panels", "sweeps", "cascades")),),
         Inner.ORDERED,
     ),
     Layer(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from uopc.blockize.cascades import cascade_blocks
 from uopc.blockize.panels import panels
+from uopc.blockize.sweeps import sweeps
 from uopc.ops import Ops
 from uopc.runtime.device import Device
 from uopc.uop import UOp, toposort
@@ -23,4 +24,5 @@ def blockize(root: UOp, machine: Device) -> UOp:
     """The kernel ``root`` (a SINK), in blocks where they pay."""
     if any(u.op is Ops.CASCADE for u in toposort(root)):
         return cascade_blocks(root, machine)
-    return panels(root, machine)
+    swept = sweeps(root, machine)
+    return panels(root, machine) if swept is None else swept

@@ -63,3 +63,29 @@ def packed(u: UOp, lanes: int, width: int, opts: Opts, view: View) -> UOp:
     fill = Opts({last: width if square == 1 else opts.lanes, last - 1: square}, vector=last, lanes=opts.lanes)
     small = UOp(Ops.PERMUTE, (UOp(Ops.SHRINK, (u,), once),), order)
     return UOp(Ops.EXPAND, (UOp(Ops.PERMUTE, (UOp(Ops.STAGE, (small,), Tile(extents, fill)),), back),), shape)
+
+
+def reduction_of(body: UOp) -> UOp | None:
+    """The one REDUCE of a kernel that stands at the shape of the output, under elementwise operations only."""
+    found = [u for u in toposort(body) if u.op is Ops.REDUCE]
+    if len(found) != 1 or found[0].shape != body.shape:
+        return None
+    stack, seen = [body], {body}
+    while stack:
+        u = stack.pop()
+        if u is found[0]:
+            continue
+        if u.op not in ALU and any(s is found[0] or found[0] in toposort(s) for s in u.src):
+            return None
+        for s in u.src:
+            if s not in seen:
+                seen.add(s)
+                stack.append(s)
+    return found[0]
+
+
+def stretch(x: UOp, axis: int, first: int, last: int) -> UOp:
+    """A stretch of one axis."""
+    if first == 0 and last == x.shape[axis]:
+        return x
+    return UOp(Ops.SHRINK, (x,), tuple((first, last) if a == axis else (0, n) for a, n in enumerate(x.shape)))

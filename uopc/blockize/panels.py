@@ -6,11 +6,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from uopc.blockize.operands import View, packed, shared_parts
-from uopc.ops import ALU, KernelInfo, Ops, ReduceArg, Tile
+from uopc.blockize.operands import View, packed, reduction_of, shared_parts, stretch
+from uopc.ops import KernelInfo, Ops, ReduceArg, Tile
 from uopc.rangeify import Opts
 from uopc.runtime.device import Device
-from uopc.uop import UOp, toposort
+from uopc.uop import UOp
 
 # Register tiles along the axis that shares an operand, below which packing it does not pay.
 LEAST_TILES = 8
@@ -34,32 +34,13 @@ class Site:
     shared: list[UOp]
 
 
-def _output_of(root: UOp, body: UOp) -> UOp | None:
-    """The one REDUCE of a kernel that stands at the shape of the output, under elementwise operations only."""
-    found = [u for u in toposort(body) if u.op is Ops.REDUCE]
-    if len(found) != 1 or found[0].shape != body.shape:
-        return None
-    stack, seen = [body], {body}
-    while stack:
-        u = stack.pop()
-        if u is found[0]:
-            continue
-        if u.op not in ALU and any(s is found[0] or found[0] in toposort(s) for s in u.src):
-            return None
-        for s in u.src:
-            if s not in seen:
-                seen.add(s)
-                stack.append(s)
-    return found[0]
-
-
 def _site(root: UOp, machine: Device) -> Site | None:
     """The REDUCE of a kernel that pays for being blocked."""
     if len(root.src) != 1 or root.arg.opts is None:
         return None
     opts: Opts = root.arg.opts
     body = root.src[0].src[1]
-    reduce = _output_of(root, body)
+    reduce = reduction_of(body)
     if reduce is None or opts.vector is None or len(reduce.arg.axes) != 1 or reduce.arg.axes[0] != len(body.shape):
         return None
     rows = next((a for a, _ in opts.upcast if a != opts.vector), None)
@@ -103,7 +84,7 @@ def _block(root: UOp, site: Site) -> UOp:
     if counts == 1:
         new = reduce.replace(src=(_with_tiles(x, site, width, opts),))
     else:
-        main = _shrunk(x, 0, counts * each)
+        main = stretch(x, len(x.shape) - 1, 0, counts * each)
         split = UOp(Ops.RESHAPE, (main,), (*x.shape[:-1], counts, each))
         last = len(x.shape)
         partial = UOp(Ops.REDUCE, (_with_tiles(split, site, width, opts),), ReduceArg(op, (last,)))
@@ -112,7 +93,9 @@ def _block(root: UOp, site: Site) -> UOp:
         total = UOp(Ops.REDUCE, (partial,), ReduceArg(op, (last - 1,)))
         new = UOp(Ops.STAGE, (total,), Tile(extents, inner, accumulate=True))
         if counts * each < size:
-            new = new.alu(op, UOp(Ops.REDUCE, (_shrunk(x, counts * each, size),), ReduceArg(op, (last - 1,))))
+            new = new.alu(
+                op, UOp(Ops.REDUCE, (stretch(x, len(x.shape) - 1, counts * each, size),), ReduceArg(op, (last - 1,)))
+            )
         blocked = replace(blocked, upcast={site.lanes: width})
     store = root.src[0].replace(src=(root.src[0].src[0], body.substitute({reduce: new})))
     return root.replace(src=(store,), arg=KernelInfo(root.arg.name, blocked))
@@ -127,12 +110,6 @@ def _even(size: int, most: int, tile: int) -> int:
     """Rows of a block: equal parts of about ``most``, in whole register tiles."""
     count = -(-size // most)
     return min(-(-size // (count * tile)) * tile, size // tile * tile)
-
-
-def _shrunk(x: UOp, first: int, last: int) -> UOp:
-    if first == 0 and last == x.shape[-1]:
-        return x
-    return UOp(Ops.SHRINK, (x,), (*((0, n) for n in x.shape[:-1]), (first, last)))
 
 
 def panels(root: UOp, machine: Device) -> UOp:

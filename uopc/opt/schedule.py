@@ -30,8 +30,6 @@ LANES_SUM_BLOCK = 32
 ELEMENTWISE_VECTORS = 2
 # Vectors of a row in a reduction across rows: long enough a run for the prefetcher.
 ACROSS_VECTORS = 8
-# Rows tiled in a copy whose reads are consecutive along another axis than its writes: one cache line of floats.
-TRANSPOSE_ROWS = 8
 # An iteration with less work than this does not pay for the divisions that a merged thread loop asks for.
 MERGE_WORK = 512
 # Enough iterations for the threads to share.
@@ -93,7 +91,7 @@ def _tile(nest: Nest, v: int, lanes: int, registers: int) -> dict[int, int]:
     inner = [a for a in nest.loads if a.reduced and vector in a.steps and a.steps[vector] == 1]
     scalar = [a for a in nest.loads if a.reduced and vector not in a.steps]
     if not any(vector in u.ranges for u in nest.reduces):
-        return {v: lanes * ELEMENTWISE_VECTORS, **_transposed(nest, v)}
+        return {v: lanes * ELEMENTWISE_VECTORS, **_transposed(nest, v, lanes)}
     # an axis that a vector load does not depend on reuses the load
     reusing = [
         b for b, r in enumerate(nest.outputs) if r is not None and b != v and any(r not in a.steps for a in inner)
@@ -106,15 +104,17 @@ def _tile(nest: Nest, v: int, lanes: int, registers: int) -> dict[int, int]:
     return {v: lanes * max(1, min(vectors, nest.shape[v] // lanes))}
 
 
-def _transposed(nest: Nest, v: int) -> dict[int, int]:
-    """Rows for a copy that reads along another axis than it writes."""
+def _transposed(nest: Nest, v: int, lanes: int) -> dict[int, int]:
+    """A square for a copy whose reads are consecutive along another axis than its writes: ``transpose`` turns it in
+    registers."""
     vector = nest.outputs[v]
     assert vector is not None
     for b, r in enumerate(nest.outputs):
         if r is None or b == v:
             continue
-        if any(a.steps.get(r) == 1 and a.steps.get(vector) not in (0, 1, None) for a in nest.loads):
-            return {b: min(TRANSPOSE_ROWS, nest.shape[b])}
+        steps = [*(a.steps for a in nest.loads), nest.store_steps]
+        if any(x.get(r) == 1 and x.get(vector) not in (0, 1, None) for x in steps):
+            return {b: min(lanes, nest.shape[b]), v: lanes}
     return {}
 
 
