@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from loop_ir import F32, AxisType, Ops, UOp, alloc, buffer, dtypes, range_, reduce, run, sink, vector, zeros
 
+from uopc._hot.text import Code, call, cast, choice, infix, prefix
 from uopc.dtype import SIGNED, UNSIGNED, DType
 from uopc.render_c import render_c
-from uopc.render_c.code import Code, call, cast, choice, infix, prefix
 
 INTEGERS = (*SIGNED, *UNSIGNED)
 NUMBERS = (*INTEGERS, dtypes.float32, dtypes.float64)

@@ -7,7 +7,7 @@ counters and addresses: 64 bits, signed, never stored.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,11 @@ import numpy as np
 @dataclass(frozen=True, eq=False, repr=False)
 class DType:
     """One element type.  ``kind`` is 'b' bool, 'i' signed, 'u' unsigned, 'f' float, 'v' void; ``itemsize`` is in
-    bytes."""
+    bytes.
+
+    is_int: signed and unsigned integers, not bool.  is_half: the 16-bit floats, which are stored as they are and
+    computed in float32.
+    """
 
     name: str
     kind: str
@@ -24,6 +28,17 @@ class DType:
     c_name: str
     count: int = 1
     _scalar: DType | None = None
+    is_float: bool = field(init=False)
+    is_half: bool = field(init=False)
+    is_int: bool = field(init=False)
+    is_bool: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        # attributes, not properties: passes ask them of every node
+        object.__setattr__(self, "is_float", self.kind == "f")
+        object.__setattr__(self, "is_half", self.kind == "f" and self.itemsize == 2 * self.count)
+        object.__setattr__(self, "is_int", self.kind in "iu")
+        object.__setattr__(self, "is_bool", self.kind == "b")
 
     def __repr__(self) -> str:
         return f"dtypes.{self.name}" if self.count == 1 else f"{self._scalar!r}.vec({self.count})"
@@ -46,24 +61,6 @@ class DType:
             made = DType(f"{scalar.name}x{count}", scalar.kind, scalar.itemsize * count, scalar.c_name, count, scalar)
             found = _vectors.setdefault(key, made)
         return found
-
-    @property
-    def is_float(self) -> bool:
-        return self.kind == "f"
-
-    @property
-    def is_half(self) -> bool:
-        """True for the 16-bit floats, which are stored as they are and computed in float32."""
-        return self.kind == "f" and self.scalar().itemsize == 2
-
-    @property
-    def is_int(self) -> bool:
-        """True for signed and unsigned integers (not for bool)."""
-        return self.kind in "iu"
-
-    @property
-    def is_bool(self) -> bool:
-        return self.kind == "b"
 
     @property
     def min(self) -> Any:

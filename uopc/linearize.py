@@ -83,7 +83,9 @@ def _refuse(items: dict[UOp, list[UOp]]) -> None:
 
 
 def _without_empty_loops(root: UOp) -> list[UOp]:
-    """The nodes of ``root`` without loops that never run: what they would compute from memory must not be computed ahead of them."""
+    """The nodes of ``root`` without loops that never run: what they would compute from memory must not be computed
+    ahead of them.
+    """
     order = toposort(root)
     empty = {u for u in of_ops(order, Ops.RANGE) if u.src[0].op is Ops.CONST and u.src[0].arg <= 0}
     if not empty:

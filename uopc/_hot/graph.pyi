@@ -13,7 +13,7 @@ def chosen(nodes: list[UOp], table: bytes) -> list[UOp]:
     """Those of ``nodes`` for which ``table`` holds a 1, at 4 * op + the kind of the last source's dtype: 0 for floats
     and void, 1 for index, 2 for other integers, 3 for bool."""
 
-def of_ops(nodes: list[UOp], *ops: Ops) -> list[UOp]:
+def of_ops(nodes: Sequence[UOp], *ops: Ops) -> list[UOp]:
     """Those of ``nodes`` whose op is one of ``ops``."""
 
 def dtypes_of(nodes: list[UOp]) -> set[DType]:

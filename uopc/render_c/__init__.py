@@ -9,8 +9,8 @@ Values with one use stand inside the expression that uses them; the rest become 
 types, understood by clang too.  Loops are i0, i1 ..., values v0, v1 ..., BUFFERs d0 ... and ALLOCs a0 ... by slot, so
 that equal programs are equal text.
 
-``code`` is text with precedence, ``types`` and ``functions`` what a unit declares, ``expressions`` and ``memory`` the
-text of a node, ``order`` which values get a name, ``kernel`` the statements and the unit.
+``types`` and ``functions`` say what a unit declares, ``expressions`` and ``memory`` the text of a node, ``kernel`` the
+statements and the unit.  ``_hot.text`` is text with precedence, ``_hot.uses`` says which values get a name.
 """
 
 from __future__ import annotations

@@ -7,14 +7,17 @@ wide, and where two meet, or one chooses among wider values, it is converted.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
+from uopc._hot.text import ATOM, Code, call, cast, choice, infix, prefix
 from uopc.ops import COMPARE, Ops
 from uopc.render_c import functions
-from uopc.render_c.code import ATOM, Code, call, cast, choice, infix, prefix
 from uopc.render_c.functions import INFIX, LIBM, ON_MASKS
 from uopc.render_c.types import SIGNED, Declarations, literal
 from uopc.uop import UOp
+
+SHIFTS = frozenset({Ops.SHL, Ops.SHR})
 
 
 def _is_zero(u: UOp) -> bool:
@@ -46,6 +49,7 @@ class Expressions:
     def __init__(self, unit: Declarations) -> None:
         self.unit = unit
         self.code: dict[UOp, Code] = {}
+        self.numbers: dict[UOp, Code] = {}  # constants beside an operand that decides the type
         self.masks: dict[UOp, int] = {}
 
     # -- operands
@@ -54,12 +58,18 @@ class Expressions:
         """The text of a source.  ``exact``: of its very C type, where it is a constant."""
         if u.op is not Ops.CONST:
             return self.code[u]
+        known = self.code if exact or u.dtype.count > 1 else self.numbers
+        found = known.get(u)
+        if found is None:
+            found = known[u] = self.constant(u, exact)
+        return found
+
+    def constant(self, u: UOp, exact: bool) -> Code:
+        """The text of a CONST."""
         if u.dtype.count == 1:
             return literal(u.arg, u.dtype, exact)
-        if u not in self.code:
-            values = ", ".join(literal(v, u.dtype.scalar(), False).text for v in constants(u))
-            self.code[u] = Code(f"({self.unit.type(u.dtype)}){{{values}}}")
-        return self.code[u]
+        values = ", ".join(literal(v, u.dtype.scalar(), False).text for v in constants(u))
+        return Code(f"({self.unit.type(u.dtype)}){{{values}}}")
 
     def vector(self, u: UOp, count: int) -> Code:
         """``u`` in ``count`` lanes: itself, or a scalar spread.  ``x - {}`` keeps -0.0, which ``{} + x`` would not."""
@@ -90,72 +100,102 @@ class Expressions:
 
     def expression(self, u: UOp) -> Code:
         """The text of a value."""
-        if u.op is Ops.AFTER:
-            self.masks.update({u: self.masks[u.src[0]]} if u.src[0] in self.masks else {})
-            return self.operand(u.src[0])
-        if u.op is Ops.HREDUCE:
-            return self.fold(u)
-        if u.op is Ops.SHUFFLE:
-            return call(functions.shuffle(self.unit, u.arg, u.dtype), *(self.operand(s) for s in u.src))
-        if u.dtype.count == 1:
-            return self.scalar(u)
-        if u.op in COMPARE:
-            return self.vector_compare(u)
-        return self.on_masks(u) if u.dtype.is_bool else self.on_vectors(u)
+        rule = ON_ANY.get(u.op)
+        if rule is None:
+            dtype = u.dtype
+            if dtype.count == 1:
+                rule = ON_SCALARS.get(u.op, Expressions.binary)
+            elif u.op in COMPARE:
+                rule = Expressions.vector_compare
+            else:
+                rule = Expressions.on_masks if dtype.is_bool else ON_VECTORS.get(u.op, Expressions.binary)
+        return rule(self, u)
 
-    def scalar(self, u: UOp) -> Code:
-        """An operation on scalars."""
-        if u.op is Ops.CAST:
-            return cast(self.unit.type(u.dtype), self.operand(u.src[0]))
-        if u.op is Ops.BITCAST:
-            return call(functions.reinterpret(self.unit, u.dtype, u.src[0].dtype), self.operand(u.src[0]))
-        if u.op in LIBM:
-            return call(functions.libm(u.op, u.dtype), *(self.operand(s) for s in u.src))
-        if u.op is Ops.WHERE:
-            return narrowed(choice(*(self.operand(s) for s in u.src)), u)
-        if u.op in (Ops.MAX, Ops.MIN):
-            return self.extremum(u, *(self.operand(s, False) for s in u.src))
-        a, b = u.src
-        if u.op is Ops.XOR and u.dtype.is_bool and b.op is Ops.CONST:
-            return prefix("!", self.operand(a)) if b.arg else self.operand(a)
-        text = self.binary(u, a, b)
-        return narrowed(text, u)
+    def renamed(self, u: UOp) -> Code:
+        """An AFTER."""
+        if u.src[0] in self.masks:
+            self.masks[u] = self.masks[u.src[0]]
+        return self.operand(u.src[0])
 
-    def binary(self, u: UOp, a: UOp, b: UOp) -> Code:
+    def shuffle(self, u: UOp) -> Code:
+        """Lanes of two vectors."""
+        return call(self.unit.once(functions.shuffle, u.arg, u.dtype), *(self.operand(s) for s in u.src))
+
+    # -- scalars
+
+    def binary(self, u: UOp) -> Code:
         """An operator of C between scalars, one of which may be a constant without a suffix, or vectors and scalars."""
-        if u.op is Ops.MUL and b.op is Ops.CONST and b.arg == -1:
-            return prefix("-", self.operand(a))
-        shift = u.op in (Ops.SHL, Ops.SHR)
-        return infix(INFIX[u.op], self.operand(a, shift or b.op is Ops.CONST), self.operand(b, False))
+        a, b = u.src
+        constant = b.op is Ops.CONST
+        if constant and u.op is Ops.MUL and b.arg == -1:
+            return narrowed(prefix("-", self.operand(a)), u)
+        return narrowed(infix(INFIX[u.op], self.operand(a, constant or u.op in SHIFTS), self.operand(b, False)), u)
+
+    def scalar_cast(self, u: UOp) -> Code:
+        """A scalar as another type."""
+        return cast(self.unit.type(u.dtype), self.operand(u.src[0]))
+
+    def scalar_bitcast(self, u: UOp) -> Code:
+        """The bits of a scalar as another type."""
+        return call(self.unit.once(functions.reinterpret, u.dtype, u.src[0].dtype), self.operand(u.src[0]))
+
+    def scalar_libm(self, u: UOp) -> Code:
+        """A function of C's library."""
+        return call(functions.libm(u.op, u.dtype), *(self.operand(s) for s in u.src))
+
+    def scalar_choice(self, u: UOp) -> Code:
+        """One of two scalars."""
+        return narrowed(choice(*(self.operand(s) for s in u.src)), u)
+
+    def scalar_extremum(self, u: UOp) -> Code:
+        """MAX or MIN of scalars."""
+        return self.extremum(u, *(self.operand(s, False) for s in u.src))
+
+    def scalar_xor(self, u: UOp) -> Code:
+        """XOR of scalars; of a bool with True, its contrary."""
+        a, b = u.src
+        if u.dtype.is_bool and b.op is Ops.CONST:
+            return prefix("!", self.operand(a)) if b.arg else self.operand(a)
+        return self.binary(u)
 
     def extremum(self, u: UOp, a: Code, b: Code) -> Code:
         """MAX or MIN of two texts."""
         if u.dtype.is_float and _is_number(u.src[1]):
-            return call(functions.bound(self.unit, u.op, u.dtype), a, b)
+            return call(self.unit.once(functions.bound, u.op, u.dtype), a, b)
         if u.dtype.is_float and _is_number(u.src[0]):
-            return call(functions.bound(self.unit, u.op, u.dtype), b, a)
-        return call(functions.extremum(self.unit, u.op, u.dtype), a, b)
+            return call(self.unit.once(functions.bound, u.op, u.dtype), b, a)
+        return call(self.unit.once(functions.extremum, u.op, u.dtype), a, b)
 
-    def on_vectors(self, u: UOp) -> Code:
-        """An operation whose result is a vector of numbers."""
-        count, scalar = u.dtype.count, u.dtype.scalar()
-        if u.op is Ops.CAST:
-            return self.vector_cast(u)
-        if u.op is Ops.BITCAST:
-            return cast(self.unit.type(u.dtype), self.vector(u.src[0], count))
-        if u.op is Ops.WHERE:
-            a, b = self.vector(u.src[1], count), self.vector(u.src[2], count)
-            if u.src[0].dtype.count == 1:
-                t = self.unit.type(u.dtype)  # in memory, vectors are of another type
-                return choice(self.operand(u.src[0]), cast(t, a), cast(t, b))
-            return call(functions.select(self.unit, u.dtype), self.mask(u.src[0], scalar.itemsize, count), a, b)
-        if u.op in (Ops.MAX, Ops.MIN):
-            return self.extremum(u, *(self.vector(s, count) for s in u.src))
-        if u.op in LIBM:
-            return call(functions.lane_by_lane(self.unit, u.op, u.dtype), *(self.vector(s, count) for s in u.src))
-        if u.op in (Ops.SHL, Ops.SHR) and u.src[0].dtype.count == 1:  # a scalar is not spread to the left of a shift
-            return infix(INFIX[u.op], self.vector(u.src[0], count), self.operand(u.src[1], False))
-        return self.binary(u, *u.src)
+    # -- vectors
+
+    def vector_bitcast(self, u: UOp) -> Code:
+        """The bits of a vector as another type."""
+        return cast(self.unit.type(u.dtype), self.vector(u.src[0], u.dtype.count))
+
+    def vector_choice(self, u: UOp) -> Code:
+        """Lanes of one vector or another, or one of two vectors."""
+        dtype = u.dtype
+        a, b = self.vector(u.src[1], dtype.count), self.vector(u.src[2], dtype.count)
+        if u.src[0].dtype.count == 1:
+            t = self.unit.type(dtype)  # in memory, vectors are of another type
+            return choice(self.operand(u.src[0]), cast(t, a), cast(t, b))
+        mask = self.mask(u.src[0], dtype.scalar().itemsize, dtype.count)
+        return call(self.unit.once(functions.select, dtype), mask, a, b)
+
+    def vector_extremum(self, u: UOp) -> Code:
+        """MAX or MIN lane by lane."""
+        return self.extremum(u, *(self.vector(s, u.dtype.count) for s in u.src))
+
+    def vector_libm(self, u: UOp) -> Code:
+        """A function of C's library on each lane."""
+        operands = (self.vector(s, u.dtype.count) for s in u.src)
+        return call(self.unit.once(functions.lane_by_lane, u.op, u.dtype), *operands)
+
+    def vector_shift(self, u: UOp) -> Code:
+        """A shift.  C spreads no scalar that is to its left."""
+        if u.src[0].dtype.count > 1:
+            return self.binary(u)
+        return infix(INFIX[u.op], self.vector(u.src[0], u.dtype.count), self.operand(u.src[1], False))
 
     def vector_compare(self, u: UOp) -> Code:
         """A comparison in lanes, which makes a mask as wide as what it compares."""
@@ -178,7 +218,7 @@ class Expressions:
             return self.mask(u.src[0], size, count)
         if u.op is Ops.WHERE:
             masks = (self.mask(s, size, count) for s in u.src)
-            return call(functions.select(self.unit, functions.mask_dtype(size, count)), *masks)
+            return call(self.unit.once(functions.select, functions.mask_dtype(size, count)), *masks)
         if u.op is Ops.XOR and u.src[1].op is Ops.CONST and u.src[1].arg is True:
             return prefix("~", self.mask(u.src[0], size, count))
         return infix(INFIX[ON_MASKS.get(u.op, u.op)], *(self.mask(s, size, count) for s in u.src))
@@ -196,8 +236,36 @@ class Expressions:
         """The lanes of a vector combined to a scalar."""
         source, op = u.src[0], u.arg
         if not source.dtype.is_bool:
-            return call(functions.fold(self.unit, op, source.dtype), self.operand(source))
+            return call(self.unit.once(functions.fold, op, source.dtype), self.operand(source))
         size = self.masks.get(source, 1)
         whole = self.mask(source, size, source.dtype.count)
         function = functions.fold(self.unit, ON_MASKS.get(op, op), functions.mask_dtype(size, source.dtype.count))
         return infix("!=", call(function, whole), Code("0"))
+
+
+# What prints a value: whatever its type, of scalars, and of vectors of numbers; else it is an operator of C.
+Rule = Callable[[Expressions, UOp], Code]
+ON_ANY: dict[Ops, Rule] = {
+    Ops.AFTER: Expressions.renamed,
+    Ops.HREDUCE: Expressions.fold,
+    Ops.SHUFFLE: Expressions.shuffle,
+}
+ON_SCALARS: dict[Ops, Rule] = {
+    Ops.CAST: Expressions.scalar_cast,
+    Ops.BITCAST: Expressions.scalar_bitcast,
+    Ops.WHERE: Expressions.scalar_choice,
+    Ops.MAX: Expressions.scalar_extremum,
+    Ops.MIN: Expressions.scalar_extremum,
+    Ops.XOR: Expressions.scalar_xor,
+    **dict.fromkeys(LIBM, Expressions.scalar_libm),
+}
+ON_VECTORS: dict[Ops, Rule] = {
+    Ops.CAST: Expressions.vector_cast,
+    Ops.BITCAST: Expressions.vector_bitcast,
+    Ops.WHERE: Expressions.vector_choice,
+    Ops.MAX: Expressions.vector_extremum,
+    Ops.MIN: Expressions.vector_extremum,
+    Ops.SHL: Expressions.vector_shift,
+    Ops.SHR: Expressions.vector_shift,
+    **dict.fromkeys(LIBM, Expressions.vector_libm),
+}

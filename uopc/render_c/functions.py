@@ -7,8 +7,8 @@ stands where a loop over lanes stays scalar.
 
 from __future__ import annotations
 
+from uopc._hot.text import Code, call
 from uopc.ops import Ops
-from uopc.render_c.code import Code, call
 from uopc.render_c.types import SIGNED, Declarations, type_name
 from uopc.uop import DType, dtypes
 

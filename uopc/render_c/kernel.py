@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cached_property
 
+from uopc._hot.graph import of_ops
+from uopc._hot.text import SHIFT, Code
+from uopc._hot.uses import Uses
 from uopc.ops import ALU, AxisType, Ops
-from uopc.render_c.code import SHIFT, Code
-from uopc.render_c.memory import Memory, Place, identity
-from uopc.render_c.order import Order
+from uopc.render_c.memory import Memory, Place
 from uopc.render_c.types import Declarations
 from uopc.uop import UOp
 
@@ -35,8 +37,8 @@ class Kernel:
         self.statements = linear.src
         self.unit = Declarations()
         self.memory = Memory(self.unit, self.statements, parameters)
-        self.order = Order(self.statements)
-        self.inside: set[UOp] = set()  # the parallel loop
+        self.uses = Uses(self.statements)
+        self.inside: frozenset[UOp] = frozenset()  # the parallel loop
         self.thread = self._parallel_loop()
         self.lines: list[str] = []
         self.indent = 1
@@ -49,39 +51,32 @@ class Kernel:
         """The THREAD range, if there is one.  What stands before it runs once for each chunk, on memory of the thread's
         own; ValueError where that would write an argument.
         """
-        threads = [u for u in self.statements if u.op is Ops.RANGE and u.arg.axis_type is AxisType.THREAD]
+        threads = [u for u in of_ops(self.statements, Ops.RANGE) if u.arg.axis_type is AxisType.THREAD]
         if not threads:
             return None
         thread = threads[0]
         if len(threads) > 1:
             raise ValueError(f"{self.name}: {threads[1]!r} is the second THREAD range; a kernel has one")
-        if self.order.loop[thread] is not None:
+        if not self.uses.outermost(thread):
             raise ValueError(f"{self.name}: {thread!r} stands inside another loop; the THREAD range is the outermost")
         if thread.src[0].op is not Ops.CONST:
             raise ValueError(
                 f"{self.name}: the end of {thread!r} is {thread.src[0]!r}; that of a THREAD range is a number"
             )
-        self.inside = self._inside(thread)
-        for u in self.statements:
-            if u.op is Ops.STORE and u not in self.inside and identity(u)[0] is Ops.BUFFER:
+        self.inside = frozenset(self.uses.body(thread))
+        for u in of_ops(self.statements, Ops.STORE):
+            if u not in self.inside and self.memory.identity(u)[0] is Ops.BUFFER:
                 raise ValueError(f"{self.name}: {u!r} stands outside {thread!r}; each chunk would write it")
         return thread
 
-    def _inside(self, thread: UOp) -> set[UOp]:
-        """What stands inside the parallel loop, at any depth."""
-        out: set[UOp] = {thread}
-        for u in self.statements:
-            if self.order.loop[u] in out:
-                out.add(u)
-        return out
-
+    @cached_property
     def _private(self) -> set[Place]:
         """The ALLOCs that nothing outside the parallel loop uses."""
         locals_ = {place for place in self.memory.memories if place[0] is Ops.ALLOC}
         if self.thread is None:
             return locals_
-        accesses = (u for u in self.statements if u.op in (Ops.STORE, Ops.LOAD) and u not in self.inside)
-        return locals_ - {identity(u) for u in accesses}
+        outside = (u for u in of_ops(self.statements, Ops.STORE, Ops.LOAD) if u not in self.inside)
+        return locals_ - {self.memory.identity(u) for u in outside}
 
     # -- statements
 
@@ -91,22 +86,26 @@ class Kernel:
 
     def statement(self, u: UOp) -> None:
         """Print a node, or note its text."""
-        if u.op is Ops.RANGE:
-            self.open_loop(u)
-        elif u.op is Ops.END:
-            self.indent -= 1
-            self.line("}")
-        elif u.op is Ops.STORE:
-            for text in self.memory.store(u):
-                self.line(text)
-        elif u.op is Ops.AFTER:
-            if u.src[0].op not in (Ops.BUFFER, Ops.ALLOC, Ops.AFTER) or u.src[0] in self.memory.code:
-                self.memory.code[u] = self.memory.expression(u)
-        elif u.op in VALUES:
-            if u in self.order.uses:
-                self.value(u)
+        rule = PRINTED.get(u.op)
+        if rule is not None:
+            rule(self, u)
         elif u.op not in SILENT:
             raise ValueError(f"{self.name}: {u!r} has no form in C; the stages before this one remove it")
+
+    def close_loop(self, u: UOp) -> None:
+        """The end of a loop."""
+        self.indent -= 1
+        self.line("}")
+
+    def store(self, u: UOp) -> None:
+        """A STORE."""
+        for text in self.memory.store(u):
+            self.line(text)
+
+    def after(self, u: UOp) -> None:
+        """An AFTER of a value is printed as the value; that of a memory has no text."""
+        if u.src[0].op not in (Ops.BUFFER, Ops.ALLOC, Ops.AFTER) or u.src[0] in self.memory.code:
+            self.memory.code[u] = self.memory.expression(u)
 
     def open_loop(self, u: UOp) -> None:
         """The head of a loop, and inside the parallel one what each thread has of its own."""
@@ -117,7 +116,7 @@ class Kernel:
         self.line(f"for (long {name} = {first}; {name} < {end}; {name}++) {{")
         self.indent += 1
         if u is self.thread:
-            self.declare_allocs(self._private())
+            self.declare_allocs(self._private)
 
     def declare_allocs(self, places: set[Place]) -> None:
         """These ALLOCs: variables of a kind on one line, arrays one by one."""
@@ -135,8 +134,10 @@ class Kernel:
 
     def value(self, u: UOp) -> None:
         """A value: inside its user's text where that is its only place, else a constant of C."""
+        if not self.uses.used(u):
+            return
         code = self.memory.load(u) if u.op is Ops.LOAD else self.memory.expression(u)
-        if self.order.inlines(u) and code.depth < MAX_DEPTH and len(code.text) <= MAX_TEXT:
+        if self.uses.inlines(u) and code.depth < MAX_DEPTH and len(code.text) <= MAX_TEXT:
             self.memory.code[u] = code
             return
         if u.dtype.is_bool and u.dtype.count > 1:
@@ -152,11 +153,10 @@ class Kernel:
 
     def print(self) -> str:
         """The whole unit."""
-        private = self._private()
         if self.thread is None:
-            self.declare_allocs(private)
+            self.declare_allocs(self._private)
         else:
-            self.declare_allocs({p for p in self.memory.memories if p[0] is Ops.ALLOC} - private)
+            self.declare_allocs({p for p in self.memory.memories if p[0] is Ops.ALLOC} - self._private)
         for u in self.statements:
             self.statement(u)
         params = [f"{self._c_type(u)} *restrict d{slot}" for slot, u in enumerate(self.buffers)]
@@ -230,15 +230,26 @@ class Kernel:
             return 1, 1
         trips = max(self.thread.src[0].arg, 0)
         work, before, times, stack = 0, 0, 1, []
-        for u in self.statements:
+        for u in of_ops(self.statements, Ops.RANGE, Ops.END, Ops.STORE, *VALUES):
             if u.op is Ops.RANGE:
                 stack.append(times)
                 times *= 1 if u is self.thread else max(u.vmax + 1, 1)
             elif u.op is Ops.END:
                 times = stack.pop()
-            elif u.op is Ops.STORE or u.op in VALUES:
-                operations = times * max(u.dtype.count, 1)
-                work, before = (work + operations, before) if u in self.inside else (work, before + operations)
+            elif u in self.inside:
+                work += times * (u.dtype.count or 1)
+            else:
+                before += times * (u.dtype.count or 1)
         # what each chunk does again must not take longer than the chunk
         chunk = max(1, -(-max(CHUNK_WORK, before) // max(work, 1)), -(-trips // MAX_CHUNKS))
         return trips, max(min(chunk, trips), 1)
+
+
+# What prints a node; those that are named nowhere here and are not SILENT have no form in C.
+PRINTED: dict[Ops, Callable[[Kernel, UOp], None]] = {
+    Ops.RANGE: Kernel.open_loop,
+    Ops.END: Kernel.close_loop,
+    Ops.STORE: Kernel.store,
+    Ops.AFTER: Kernel.after,
+    **dict.fromkeys(VALUES, Kernel.value),
+}

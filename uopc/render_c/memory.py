@@ -7,8 +7,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from uopc._hot.graph import of_ops
+from uopc._hot.text import ATOM, SUM, UNARY, Code, cast, choice, elements, infix, offset, prefix
+from uopc._hot.uses import place_of, spread
 from uopc.ops import Ops
-from uopc.render_c.code import ATOM, SUM, Code, cast, choice, infix, prefix
 from uopc.render_c.expressions import Expressions, constants, narrowed
 from uopc.render_c.functions import mask_dtype
 from uopc.render_c.types import UNSIGNED, Declarations
@@ -18,49 +20,34 @@ from uopc.uop import DType, UOp
 Place = tuple[Ops, int]
 
 
-def place_of(u: UOp) -> UOp:
-    """The BUFFER or ALLOC that a LOAD, a STORE, an INDEX or an AFTER is about."""
-    while u.op not in (Ops.BUFFER, Ops.ALLOC):
-        if not u.src:
-            raise ValueError(f"{u!r} is no memory: an INDEX is of a BUFFER or ALLOC, or of one AFTER something")
-        u = u.src[0]
-    return u
-
-
-def identity(u: UOp) -> Place:
-    """``place_of`` as a key: two nodes with one slot are one memory."""
-    memory = place_of(u)
-    return memory.op, memory.arg.slot
-
-
-def spread(at: UOp) -> tuple[UOp, tuple[int, ...]] | None:
-    """A vector of addresses as a base and constant steps, or None: then no vector is made of it."""
-    if at.op is Ops.ADD and at.dtype.count > 1:
-        for base, steps in (at.src, at.src[::-1]):
-            if base.dtype.count == 1 and steps.op is Ops.CONST:
-                return base, constants(steps)
-    return None
-
-
 class Memory(Expressions):
     """Expressions that read memory, and the statements that write it."""
 
     def __init__(self, unit: Declarations, statements: tuple[UOp, ...], parameters: list[UOp]) -> None:
         super().__init__(unit)
         self.memories: dict[Place, UOp] = {}
+        self.places: dict[UOp, Place] = {}
+        self.known: dict[UOp, tuple[str, bool, str]] = {}
         self.written: set[Place] = set()
         self.arrays: set[Place] = set()
         for u in parameters:
             self._declare(u)
-        for u in statements:
-            if u.op in (Ops.BUFFER, Ops.ALLOC):
-                self._declare(u)
-            elif u.op is Ops.STORE:
-                self.written.add(identity(u))
-            elif u.op is Ops.INDEX:
-                memory = place_of(u)
-                if math.prod(memory.arg.shape) != 1 or u.dtype is not memory.dtype or u.src[1].dtype.count > 1:
-                    self.arrays.add(identity(u))
+        for u in of_ops(statements, Ops.BUFFER, Ops.ALLOC):
+            self._declare(u)
+        for u in of_ops(statements, Ops.STORE):
+            self.written.add(self.identity(u))
+        for u in of_ops(statements, Ops.INDEX):
+            memory = place_of(u)
+            if u.dtype is not memory.dtype or u.src[1].dtype.count > 1 or math.prod(memory.arg.shape) != 1:
+                self.arrays.add(self.identity(memory))
+
+    def identity(self, u: UOp) -> Place:
+        """What a LOAD, a STORE or an INDEX is about, as a key: two nodes with one slot are one memory."""
+        memory = place_of(u)
+        place = self.places.get(memory)
+        if place is None:
+            place = self.places[memory] = memory.op, memory.arg.slot
+        return place
 
     def _declare(self, u: UOp) -> None:
         first = self.memories.setdefault((u.op, u.arg.slot), u)
@@ -71,11 +58,19 @@ class Memory(Expressions):
 
     def is_variable(self, memory: UOp) -> bool:
         """Whether an ALLOC is a plain variable of C: it has one element, and that is what is read and written."""
-        return memory.op is Ops.ALLOC and identity(memory) not in self.arrays
+        return memory.op is Ops.ALLOC and self.identity(memory) not in self.arrays
 
     def name(self, memory: UOp) -> str:
         """``d0`` for the BUFFER of slot 0, ``a0`` for the ALLOC."""
         return f"{'d' if memory.op is Ops.BUFFER else 'a'}{memory.arg.slot}"
+
+    def facts(self, memory: UOp) -> tuple[str, bool, str]:
+        """The name of a memory, whether it is a variable, and how a pointer to it is qualified."""
+        found = self.known.get(memory)
+        if found is None:
+            const = "" if memory.op is Ops.ALLOC or self.identity(memory) in self.written else "const "
+            found = self.known[memory] = self.name(memory), self.is_variable(memory), const
+        return found
 
     def stored_type(self, dtype: DType) -> DType:
         """The type of an ALLOC's elements: a vector of bool is a mask of bytes."""
@@ -87,32 +82,35 @@ class Memory(Expressions):
         """The position of the first element, or of a lane."""
         at = index.src[1]
         if at.dtype.count == 1:
-            return _offset(self.operand(at, False), lane)
+            return offset(self.operand(at, False), lane)
         if at.op is Ops.CONST:
             return Code(str(constants(at)[lane]))
         steps = spread(at)
         if steps is not None:
-            return _offset(self.operand(steps[0], False), steps[1][lane])
+            return offset(self.operand(steps[0], False), steps[1][lane])
         return Code(f"{self.operand(at).at(ATOM)}[{lane}]")
 
     def place(self, index: UOp) -> Code:
         """What an INDEX of one element, or of a vector of consecutive ones, is."""
         memory = place_of(index)
-        name = self.name(memory)
-        if self.is_variable(memory):
+        name, variable, const = self.facts(memory)
+        if variable:
             return Code(name)
         address = self.address(index)
         if index.dtype.count == memory.dtype.count:
             return Code(f"{name}[{address.text}]", ATOM, address.depth)
-        pointed = self.unit.in_memory(index.dtype)
-        const = "" if memory.op is Ops.ALLOC or identity(memory) in self.written else "const "
         pointer = name if address.text == "0" else f"({name} + {address.at(SUM)})"
-        return Code(f"*({const}{pointed} *){pointer}", ATOM - 1, address.depth + 1)
+        return Code(f"*({const}{self.unit.in_memory(index.dtype)} *){pointer}", UNARY, address.depth + 1)
 
     def lanes(self, index: UOp) -> list[Code]:
         """What each lane of an INDEX is."""
-        name = self.name(place_of(index))
-        count = max(index.dtype.count, index.src[1].dtype.count)
+        name, at = self.facts(place_of(index))[0], index.src[1]
+        count = max(index.dtype.count, at.dtype.count)
+        if at.dtype.count == 1:
+            return elements(name, self.operand(at, False), range(count))
+        steps = spread(at)
+        if steps is not None:
+            return elements(name, self.operand(steps[0], False), steps[1])
         return [Code(f"{name}[{self.address(index, i).text}]", ATOM, 1) for i in range(count)]
 
     # -- reading
@@ -187,9 +185,3 @@ class Memory(Expressions):
                     negative = added.negated
                     return f"{place.text} += {added.text};" if negative is None else f"{place.text} -= {negative.text};"
         return f"{place.text} = {stored.text};"
-
-
-def _offset(base: Code, step: int) -> Code:
-    if base.text == "0":
-        return Code(str(step))
-    return infix("+", base, Code(str(step))) if step else base

@@ -5,10 +5,11 @@ use.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
-from uopc.render_c.code import ATOM, UNARY, Code
+from uopc._hot.text import ATOM, UNARY, Code
 from uopc.uop import DType, dtypes
 
 UNSIGNED = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}
@@ -65,9 +66,18 @@ class Declarations:
 
     def __init__(self) -> None:
         self.lines: dict[str, str] = {}
+        self.types: dict[DType, str] = {}
+        self.types_in_memory: dict[DType, str] = {}
+        self.functions: dict[tuple[object, ...], str] = {}
 
     def type(self, dtype: DType) -> str:
         """The C type, declared if it is a vector."""
+        name = self.types.get(dtype)
+        if name is None:
+            name = self.types[dtype] = self._type(dtype)
+        return name
+
+    def _type(self, dtype: DType) -> str:
         if dtype.scalar() is dtypes.float16:
             self.lines.setdefault("_Float16", HALF)
         if dtype.count == 1:
@@ -78,6 +88,12 @@ class Declarations:
 
     def in_memory(self, dtype: DType) -> str:
         """The same vector type for memory that is aligned to its elements only."""
+        name = self.types_in_memory.get(dtype)
+        if name is None:
+            name = self.types_in_memory[dtype] = self._in_memory(dtype)
+        return name
+
+    def _in_memory(self, dtype: DType) -> str:
         name = self.type(dtype) + "u"
         align = dtype.scalar().itemsize
         attributes = f"__attribute__((aligned({align}), may_alias))"
@@ -87,6 +103,13 @@ class Declarations:
     def mask(self, size: int, count: int) -> str:
         """The type of a vector of bool: integers, -1 or 0, of ``size`` bytes."""
         return self.type(SIGNED[size].vec(count))
+
+    def once(self, function: Callable[..., str], *key: object) -> str:
+        """The name of an inline function, which ``function(self, *key)`` declares at the first use."""
+        name = self.functions.get((function, key))
+        if name is None:
+            name = self.functions[function, key] = function(self, *key)
+        return name
 
     def function(self, name: str, head: str, *body: str) -> str:
         """An inline function of these lines, declared once.  ``head`` is its result and parameters: ``int (int a)``."""

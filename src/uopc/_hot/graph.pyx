@@ -93,7 +93,7 @@ def chosen(list nodes, bytes table):
     return out
 
 
-def of_ops(list nodes, *ops):
+def of_ops(nodes, *ops):
     """Those of ``nodes`` whose op is one of ``ops``."""
     cdef bint wanted[MAX_OPS]
     cdef UOp u

@@ -1,0 +1,25 @@
+"""What is used where in a LINEAR list: which values get a name, and what stands in which loop."""
+
+from typing import Any, final
+
+from uopc._hot.uop import UOp
+
+def place_of(u: UOp) -> UOp:
+    """The BUFFER or ALLOC that a LOAD, a STORE, an INDEX or an AFTER is about; ValueError where there is none."""
+
+def spread(at: UOp) -> tuple[UOp, tuple[Any, ...]] | None:
+    """A vector of addresses as a base and constant steps, or None: then no vector is made of it."""
+
+@final
+class Uses:
+    """Uses of the nodes of a LINEAR list."""
+
+    def __init__(self, statements: tuple[UOp, ...]) -> None: ...
+    def used(self, u: UOp) -> bool:
+        """Whether anything uses ``u``."""
+    def inlines(self, u: UOp) -> bool:
+        """Whether the text of ``u`` may stand in its user's: it is used once, in its loop, and read in time."""
+    def outermost(self, u: UOp) -> bool:
+        """Whether ``u`` stands in no loop."""
+    def body(self, r: UOp) -> tuple[UOp, ...]:
+        """The RANGE ``r`` and all that stands in its loop, at any depth."""
