@@ -259,7 +259,7 @@ class Cascades:
             lambda: s.tanh(),
             lambda: s.abs(),
             lambda: s + Tensor(draw(1, self.m)),
-            lambda: s * s,
+            lambda: (s * 0.01) * (s * 0.01),
         ]
         return kinds[self.pick(len(kinds))]()
 
@@ -311,13 +311,17 @@ class Cascades:
 
 def check(pick: Callable[[int], int]) -> str:
     """What is wrong with the compiled values of a random cascade, or nothing."""
-    roots = [t.uop for t in Cascades(pick).graph()]
+    random = Cascades(pick)
+    roots = [t.uop for t in random.graph()]
     exact, plain = evaluate(roots, exact=True), evaluate(roots)
+    # an infinite factor meets terms that are 0 or infinite: what comes of that depends on the order
+    factors = evaluate([t.uop for t in random.earlier[1:]])
+    sound = ~np.any([np.isinf(f.reshape(random.n)) for f in factors], axis=0)
     for root, want, rough, made in zip(roots, exact, plain, realize(roots)):
         got = made.realized.array.reshape(root.shape)
-        finite = np.isfinite(want) & np.isfinite(rough)
-        if not np.array_equal(np.isfinite(rough), np.isfinite(got)):
+        if not np.array_equal(np.isfinite(rough)[sound], np.isfinite(got)[sound]):
             return f"NaN or inf at other places: {derivations(sink(*roots))}"
+        finite = np.isfinite(want) & np.isfinite(rough) & np.isfinite(got)
         # what float32 loses one by one, it may lose in blocks
         got, want, rough = got[finite].astype(np.float64), want[finite], rough[finite]
         allowed = 1e-4 * np.abs(want).max(initial=1e-30) + 30 * np.abs(want - rough).max(initial=0)

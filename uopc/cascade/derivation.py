@@ -9,7 +9,7 @@ import numpy as np
 
 from uopc.cascade.factors import Parts, as_product, as_sum
 from uopc.cascade.frame import Body, Frame, Refused, members_in
-from uopc.cascade.lift import without_addends, without_factors, without_terms
+from uopc.cascade.lift import lifted, without_addends, without_factors, without_terms
 from uopc.cascade.samples import Samples, evaluate, start
 from uopc.dtype import dtypes
 from uopc.ops import Ops, identity
@@ -50,7 +50,8 @@ def _base_op(u: UOp) -> Ops:
 class Piece:
     """A reduction as part of a cascade.  Its expressions still name the reductions that they use.
 
-    body: what is combined, in which running values stand as they are after the block.  above, below: deferred factors.
+    body: what is combined, in which running values stand as they are after the block.  above, below: deferred factors;
+    addends: deferred terms.  positive: no term of the sum is below 0.
     """
 
     reduce: UOp
@@ -61,6 +62,7 @@ class Piece:
     above: tuple[UOp, ...]
     below: tuple[UOp, ...]
     addends: tuple[UOp, ...]
+    positive: bool
 
     @property
     def op(self) -> Ops:
@@ -75,23 +77,43 @@ class Piece:
             total = factor if total is None else total * factor
         return total
 
+    def _unless(self, infinite: UOp, value: UOp, scaled: UOp) -> UOp:
+        """``scaled``, but NaN where the factor makes every term infinite: their signs differ, unless none is below 0 or
+        the sum is infinite by itself."""
+        if self.positive:
+            return scaled
+        opposed = infinite & (value.alu(Ops.ABS) < INF)
+        return opposed.where(UOp.const(float("nan"), scaled.dtype), scaled)
+
     def final(self, value: UOp, results: Values) -> UOp:
         """The reduction's value, from the cascade's and from the values of the others."""
         for f in self.above:
             f = f.substitute(results)
-            # a sum of terms that are all infinite is NaN where their signs differ, as they do unless a row is special
-            f = f.alu(Ops.ABS).eq(INF).where(UOp.const(float("nan"), f.dtype), f)
-            value = _wider(value, f, Ops.MUL)
+            value = self._unless(f.alu(Ops.ABS).eq(INF), value, _wider(value, f, Ops.MUL))
         for f in self.below:
             f = f.substitute(results)
-            f = f.eq(0.0).where(UOp.const(float("nan"), f.dtype), f)
-            value = _wider(value, f, Ops.DIV)
+            value = self._unless(f.eq(0.0), value, _wider(value, f, Ops.DIV))
         for a in self.anchors:
             lost = a.exponent.substitute(results).eq(INF)
             value = lost.where(value * INF, value)
         for t in self.addends:
             value = _wider(value, t.substitute(results), Ops.ADD)
         return value.cast(self.reduce.dtype)
+
+
+def nonnegative(u: UOp) -> bool:
+    """Whether a lifted value is never below 0, as its form tells."""
+    if u.op in (Ops.EXP, Ops.EXP2, Ops.ABS, Ops.SQRT):
+        return True
+    if u.op is Ops.CONST:
+        return bool(u.arg >= 0)
+    if u.op is Ops.MUL and u.src[0] is u.src[1]:
+        return True
+    if u.op is Ops.MAX:
+        return any(map(nonnegative, u.src))
+    if u.op in (Ops.ADD, Ops.MUL, Ops.DIV, Ops.MIN, Ops.CAST, Ops.WHERE):
+        return all(map(nonnegative, u.src[1:] if u.op is Ops.WHERE else u.src))
+    return False
 
 
 def _wider(a: UOp, b: UOp, op: Ops) -> UOp:
@@ -121,17 +143,19 @@ class Builder:
         if any(pieces[m].addends for t in parts.anchored for m in members_in(t.inner, earlier)):
             raise Refused("a maximum in an exponent has terms that are known at the end only")
         dtype = dtypes.float32 if u.dtype.is_half else u.dtype
+        kept = self._kept(body, parts).cast(dtype)
         factors = [(body.at_output(f), n) for f, n in parts.factors]
         factors += [(body.at_output(t.applied(t.inner).alu(t.op)), 1) for t in parts.exponents]
         return Piece(
             reduce=u,
             axis=body.axis,
             dtype=dtype,
-            body=self._kept(body, parts).cast(dtype),
+            body=kept,
             anchors=tuple(self._anchors(body, parts, earlier)),
             above=tuple(f for f, n in factors for _ in range(n)),
             below=tuple(f for f, n in factors for _ in range(-n)),
             addends=tuple(body.at_output(t) for t in parts.addends),
+            positive=nonnegative(lifted(kept)[0]),
         )
 
     def _kept(self, body: Body, parts: Parts) -> UOp:

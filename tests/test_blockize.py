@@ -1,0 +1,125 @@
+"""blockize: what a blocked kernel does, counted from its loops, and what it keeps in memory."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import uopc
+from uopc import Tensor
+from uopc.count import products
+from uopc.ops import Ops
+from uopc.pipeline import Plan, make_plan
+from uopc.uop import toposort
+
+D = 64
+
+
+def arrays(n: int, m: int, d: int = D, lead: tuple[int, ...] = ()) -> tuple[Tensor, Tensor, Tensor]:
+    rng = np.random.default_rng(0)
+    return tuple(Tensor(rng.standard_normal((*lead, x, d), dtype=np.float32)) for x in (n, m, m))  # type: ignore[return-value]
+
+
+def plain(n: int, m: int | None = None) -> Tensor:
+    q, k, v = arrays(n, m or n)
+    return (q @ k.T * 0.125).softmax(-1) @ v
+
+
+def causal(n: int) -> Tensor:
+    q, k, v = arrays(n, n)
+    seen = Tensor.arange(n).reshape(1, n) <= Tensor.arange(n).reshape(n, 1)
+    return seen.where(q @ k.T * 0.125, -np.inf).softmax(-1) @ v
+
+
+def softcapped(n: int) -> Tensor:
+    q, k, v = arrays(n, n)
+    return ((q @ k.T * 0.125).tanh() * 5.0).softmax(-1) @ v
+
+
+def of_columns(n: int) -> Tensor:
+    q, k, v = arrays(n, n)
+    return (q @ k.T * 0.125).softmax(0).T @ v
+
+
+def differential(n: int) -> Tensor:
+    q, k, v = arrays(n, n)
+    other, keys, _ = arrays(n, n)
+    return ((q @ k.T).softmax(-1) - 0.5 * (other * 0.5 @ (keys * 2.0).T * 0.25).softmax(-1)) @ v
+
+
+def sink_row(n: int) -> Tensor:
+    q, k, v = arrays(n, n)
+    s = q @ k.T * 0.125
+    top = s.max(-1, keepdim=True).maximum(0.0)
+    e = (s - top).exp()
+    return e @ v / (e.sum(-1, keepdim=True) + (-top).exp())
+
+
+def flat(n: int) -> Tensor:
+    """The weights are computed in a flat array of n * n elements, square before and after."""
+    q, k, v = arrays(n, n)
+    s = q @ k.T * 0.125
+    e = (s.reshape(n * n) - s.max(1, keepdim=True).expand(n, n).reshape(n * n)).exp()
+    return (e / e.reshape(n, n).sum(1, keepdim=True).expand(n, n).reshape(n * n)).reshape(n, n) @ v
+
+
+DERIVED = {f.__name__: f for f in (plain, causal, softcapped, of_columns, differential, sink_row, flat)}
+
+
+def plan(t: Tensor) -> Plan:
+    return make_plan([t.uop])
+
+
+def tiles(p: Plan) -> int:
+    """Elements of thread-private memory, of all kernels together."""
+    linears = [k.linear for k in p.kernels]
+    allocs = {(i, u.arg) for i, linear in enumerate(linears) for u in toposort(linear) if u.op is Ops.ALLOC}
+    return sum(math.prod(arg.shape) for _, arg in allocs)
+
+
+def test_one_line_is_one_kernel_that_writes_its_result_alone():
+    p = plan(plain(1024))
+    assert len(p.kernels) == 1 and not p.temps and p.kernels[0].name == f"r_1024_{D}"
+
+
+@pytest.mark.parametrize("n, m", [(512, 512), (192, 1152), (1024, 384)])
+def test_each_key_meets_each_query_once(n, m):
+    """Blocks that do not divide an axis may compute a few rows again, never a second pass over the scores."""
+    (kernel,) = plan(plain(n, m)).kernels
+    for slot in (1, 2, 3):
+        assert n * m * D <= products(kernel.linear, {slot}) <= 1.1 * n * m * D
+
+
+def test_halves_of_the_work_of_a_causal_mask_are_not_done():
+    n = 1024
+    full, half = (products(plan(f(n)).kernels[0].linear, {3}) for f in (plain, causal))
+    assert half <= 0.75 * full
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_no_memory_grows_with_the_scores(name):
+    """Between 512 and 1024 rows and keys, temporaries grow by no more than an operand does, and tiles not at all."""
+    small, large = (plan(DERIVED[name](n)) for n in (512, 1024))
+    assert all(size <= 1024 * D for _, size in large.temps)
+    assert len(large.kernels) == len(small.kernels)
+    assert tiles(large) <= 1.25 * tiles(small) and tiles(large) < 1024 * 1024 // 8
+
+
+def test_groups_of_heads_copy_no_keys():
+    q, k, v = (Tensor(np.zeros((1, h, 256, D), np.float32)) for h in (8, 2, 2))
+    p = plan(uopc.scaled_dot_product_attention(q, k, v, enable_gqa=True))
+    assert len(p.kernels) == 1 and not p.temps
+
+
+def test_heads_beside_one_another_are_read_in_place():
+    x = [Tensor(np.zeros((2, 256, 4, D), np.float32)).transpose(1, 2) for _ in range(3)]
+    p = plan((x[0] @ x[1].mT * 0.125).softmax(-1) @ x[2])
+    assert len(p.kernels) == 1 and not p.temps
+
+
+def test_one_query_needs_no_copy_of_the_keys():
+    q, k, v = arrays(1, 4096, lead=(4,))
+    p = plan((q @ k.mT * 0.125).softmax(-1) @ v)
+    assert all(size <= 4096 * 4 for _, size in p.temps)
