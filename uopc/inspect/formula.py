@@ -1,7 +1,7 @@
 """formula: tensor graphs as text that a reader knows from papers.
 
-Movement ops are left out, since they change where a value is and not what it is.  A guard against ``exp(-inf - -inf)``
-(0 in place of inf) is left out too.
+Movement ops are left out, since they change where a value is and not what it is.  So are the guards of a cascade's
+running values, against ``exp(-inf - -inf)`` and the like.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _INFIX = {
 REDUCES = {Ops.ADD: "sum", Ops.MUL: "prod", Ops.MAX: "max", Ops.MIN: "min", Ops.AND: "all", Ops.OR: "any"}
 MAX_DEPTH = 12
 MAX_LENGTH = 160
+MAX_GUARD = 64  # nodes of a condition
 
 Names = Callable[[UOp], str | None]
 
@@ -102,21 +103,37 @@ def _negated(u: UOp) -> UOp | None:
 
 
 def _guarded(u: UOp) -> UOp | None:
-    """x of ``where(x == inf, 0, x)``, ``where(x == 0, nan, x)`` and ``where(y == inf, x * inf, x)``: what makes
-    infinities come out right."""
-    if u.op is not Ops.WHERE or u.src[0].op is not Ops.CMPEQ:
+    """What a guard of a cascade guards: x of ``where(c, y, x)`` where c asks about running values alone, and y is a
+    constant or ``x * inf``.  It is what makes infinities come out right."""
+    if u.op is not Ops.WHERE:
         return None
-    (asked, bound), instead, value = u.src[0].src, u.src[1], u.src[2]
-    if asked is value and ((_is(bound, math.inf) and _is(instead, 0)) or (_is(bound, 0) and _is(instead, math.nan))):
-        return value
+    asked, instead, value = u.src
+    while instead.op in MOVEMENT:
+        instead = instead.src[0]
     lost = instead.op is Ops.MUL and instead.src[0] is value and _is(instead.src[1], math.inf)
-    return value if lost and _is(bound, math.inf) else None
+    return value if (lost or instead.op is Ops.CONST) and _about_running(asked) else None
+
+
+def _about_running(u: UOp) -> bool:
+    """Whether a condition has the values of a cascade and constants as its leaves, and no others."""
+    stack, running = [u], False
+    for _ in range(MAX_GUARD):
+        if not stack:
+            return running
+        v = stack.pop()
+        if v.op in (Ops.COMPONENT, Ops.STATE):
+            running = True
+        elif v.op is not Ops.CONST:
+            if not v.src or v.op in (Ops.REDUCE, Ops.STAGE, Ops.GATHER):
+                return False
+            stack += v.src
+    return False
 
 
 def _is(u: UOp, constant: float) -> bool:
     while u.op in MOVEMENT:
         u = u.src[0]
-    return u.op is Ops.CONST and (u.arg == constant or (u.arg != u.arg and math.isnan(constant)))
+    return u.op is Ops.CONST and u.arg == constant
 
 
 def _number(x: object) -> str:

@@ -120,7 +120,7 @@ class Roofline:
         """The level of memory that holds so many bytes when they are used again and again."""
         if nbytes <= self.l2 * max(1, threads) * 3 // 4:
             return "L2"
-        return "L3" if nbytes <= self.l3 * 3 // 4 else "memory"
+        return "L3" if nbytes <= self.l3 * 9 // 10 else "memory"
 
 
 def _plan(threads: int, machine: Device) -> dict[str, NativePlan]:

@@ -16,14 +16,24 @@ from uopc.ops import ALU, AxisType
 from uopc.pipeline import Kernel
 from uopc.uop import Ops, UOp, dtypes
 
-# Vector operations that take the time of several: a division or square root keeps its unit busy.
-_SLOW = {Ops.DIV: 8.0, Ops.RECIP: 8.0, Ops.SQRT: 8.0, Ops.IDIV: 12.0, Ops.MOD: 12.0, Ops.FMOD: 20.0, Ops.HREDUCE: 6.0}
-# Elements of a gather or scatter go one by one, and each may touch a cache line of its own.
-_SCATTERED = 2.0
+# Vector operations that take the time of several: a division keeps its unit busy, a maximum passes NaN on.
+_SLOW = {
+    Ops.MAX: 3.0,
+    Ops.MIN: 3.0,
+    Ops.DIV: 8.0,
+    Ops.RECIP: 8.0,
+    Ops.SQRT: 8.0,
+    Ops.IDIV: 12.0,
+    Ops.MOD: 12.0,
+    Ops.FMOD: 20.0,
+    Ops.HREDUCE: 6.0,
+}
+# Elements of a gather or scatter go one by one, and each may touch a cache line of its own: measured on transposes.
+_SCATTERED = 8.0
 # A loop's own counting and branching, in vector operations an iteration.
 _TURN = 1.0
-# Seconds of starting a kernel in a plan, also where no other thread has to be told.
-LEAST_LAUNCH = 1e-7
+# Seconds of starting a kernel in a plan, alone and where other threads join.
+LEAST_LAUNCH = {False: 1e-7, True: 6e-7}
 
 
 @dataclass(frozen=True)
@@ -45,9 +55,9 @@ class Work:
 def work(linear: UOp, vector_bytes: int) -> Work:
     """The work of one run."""
     runs = times(linear)
-    read: dict[UOp, None] = {}
-    written: dict[UOp, None] = {}
-    loaded = stored = tiles = 0
+    read: dict[UOp, int] = {}
+    written: dict[UOp, int] = {}
+    tiles = 0
     operations = accesses = 0.0
     fused = _fused(linear)
     for u, n in runs.items():
@@ -65,21 +75,21 @@ def work(linear: UOp, vector_bytes: int) -> Work:
             if memory.op is Ops.ALLOC:
                 tiles += nbytes
             elif u.op is Ops.LOAD:
-                loaded += nbytes
-                read[memory] = None
+                read[memory] = read.get(memory, 0) + nbytes
             else:
-                stored += nbytes
-                written[memory] = None
+                written[memory] = written.get(memory, 0) + nbytes
         elif u.op is Ops.HREDUCE or (u.op in ALU and u.dtype.scalar() is not dtypes.index and u not in fused):
             operations += n * _SLOW.get(u.op, 1.0) * _registers(u, vector_bytes)
     for u in linear.src:
         if u.op is Ops.RANGE:
             operations += _TURN * _turns(u, linear, runs)
-    return Work(count(linear).flops, _size(read), _size(written), loaded, stored, tiles, operations, accesses)
+    flops, loaded, stored = count(linear).flops, sum(read.values()), sum(written.values())
+    return Work(flops, _size(read), _size(written), loaded, stored, tiles, operations, accesses)
 
 
-def _size(buffers: dict[UOp, None]) -> int:
-    return sum(b.dtype.itemsize * math.prod(b.arg.shape) for b in buffers)
+def _size(moved: dict[UOp, int]) -> int:
+    """Bytes of buffers, as far as they are touched."""
+    return sum(min(b.dtype.itemsize * math.prod(b.arg.shape), n) for b, n in moved.items())
 
 
 def _registers(u: UOp, vector_bytes: int) -> int:
@@ -147,7 +157,7 @@ def predict(done: Work, kernel: Kernel, roof: Roofline) -> Prediction:
         level: (done.read + done.written) / bandwidth,
     }
     bound = max(costs, key=costs.__getitem__)
-    return Prediction(max(rates.launch, LEAST_LAUNCH) + costs[bound], bound, threads)
+    return Prediction(max(rates.launch, LEAST_LAUNCH[threads > 1]) + costs[bound], bound, threads)
 
 
 # ------------------------------------------------------------------------------------------------------ loop nest --
