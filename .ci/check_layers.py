@@ -82,7 +82,7 @@ LAYERS = (
     ),
     Layer(
         "blockize",  # its parts; the package's face is a pass
-        (*(f"uopc.blockize.{name}" for name in ("limits", "operands", "panels", "sweeps", "cascades")),),
+        (*(f"uopc.blockize.{name}" for name in ("limits", "operands", "panels", "rows", "sweeps", "cascades")),),
         Inner.ORDERED,
     ),
     Layer(

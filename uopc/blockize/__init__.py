@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from uopc.blockize.cascades import cascade_blocks
 from uopc.blockize.panels import panels
+from uopc.blockize.rows import rows
 from uopc.blockize.sweeps import sweeps
 from uopc.ops import Ops
 from uopc.runtime.device import Device
@@ -24,5 +25,4 @@ def blockize(root: UOp, machine: Device) -> UOp:
     """The kernel ``root`` (a SINK), in blocks where they pay."""
     if any(u.op is Ops.CASCADE for u in toposort(root)):
         return cascade_blocks(root, machine)
-    swept = sweeps(root, machine)
-    return panels(root, machine) if swept is None else swept
+    return rows(root, machine) or sweeps(root, machine) or panels(root, machine)
