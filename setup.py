@@ -28,7 +28,16 @@ PACKAGES = [
     "uopc.inspect",
     "uopc.inspect.sweep",
 ]
-PURE = ["uop", "rewrite", "simplify", "rangeify", "graph", "linearize", "text", "uses"]  # Cython alone; uopc._hot.runtime is Cython over runtime_c
+PURE = [
+    "uop",
+    "rewrite",
+    "simplify",
+    "rangeify",
+    "graph",
+    "linearize",
+    "text",
+    "uses",
+]  # Cython alone; uopc._hot.runtime is Cython over runtime_c
 C_FLAGS = ["-std=gnu11", "-O2", "-g1"]  # -g1: line numbers in a native backtrace at a third of the size of -g
 
 

@@ -1,5 +1,5 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias, Any, final
+from typing import Any, TypeAlias, final
 
 from uopc.dtype import DType
 from uopc.ops import AxisType, Ops

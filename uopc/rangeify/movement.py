@@ -10,7 +10,8 @@ from uopc.uop import UOp
 
 
 def reshape_groups(old: tuple[int, ...], new: tuple[int, ...]) -> Iterator[tuple[slice, slice]]:
-    """Axes of two shapes of as many elements (more than none) in the smallest groups whose sizes multiply to the same."""
+    """Axes of two shapes of as many elements (more than none) in the smallest groups whose sizes multiply to the
+    same."""
     i = j = 0
     while i < len(old) or j < len(new):
         i0, j0 = i, j

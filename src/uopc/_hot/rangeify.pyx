@@ -1,12 +1,13 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 """The memoised recursion of rangeify, without the recursion.
 
-A *request* is ``(node, idx, gate)``: the value of a tensor node at an index, where ``gate`` is the bool that must hold for memory to be
-read (or None).  Each request is answered once.  What an op does with its index is policy and lives in Python:
+A *request* is ``(node, idx, gate)``: the value of a tensor node at an index, where ``gate`` is the bool that must hold
+for memory to be read (or None).  Each request is answered once.  What an op does with its index is policy and lives in
+Python:
 
-- ``moves[op](node, idx, ctx) -> idx of the source`` for movement ops that keep the value,
-- ``values[op](node, idx, gate, ctx) -> (requests, combine)`` for the others, where ``combine(answers)`` gives the value, or again a
-  pair where the answers lead to further requests.
+- ``moves[op](node, idx, ctx) -> idx of the source`` for movement ops,
+- ``values[op](node, idx, gate, ctx) -> (requests, combine)`` for the others, where ``combine(answers)`` gives the value,
+  or again a pair where the answers lead to further requests.
 
 ALU ops need no rule: their sources are asked at the same index.
 """
