@@ -16,10 +16,9 @@ from uopc.ops import ALU, AxisType
 from uopc.pipeline import Kernel
 from uopc.uop import Ops, UOp, dtypes
 
-# Vector operations that take the time of several: a division keeps its unit busy, a maximum passes NaN on.
+# Operations in units of the simplest: a division or square root keeps its unit busy, and a BITCAST is no instruction.
 _SLOW = {
-    Ops.MAX: 3.0,
-    Ops.MIN: 3.0,
+    Ops.BITCAST: 0.0,
     Ops.DIV: 8.0,
     Ops.RECIP: 8.0,
     Ops.SQRT: 8.0,
@@ -28,6 +27,8 @@ _SLOW = {
     Ops.FMOD: 20.0,
     Ops.HREDUCE: 6.0,
 }
+# A running maximum passes NaN on, in three instructions each of which waits for the one before.
+_RUNNING = {Ops.MAX: 8.0, Ops.MIN: 8.0}
 # Elements of a gather or scatter go one by one, and each may touch a cache line of its own: measured on transposes.
 _SCATTERED = 8.0
 # A loop's own counting and branching, in vector operations an iteration.
@@ -60,6 +61,7 @@ def work(linear: UOp, vector_bytes: int) -> Work:
     tiles = 0
     operations = accesses = 0.0
     fused = _fused(linear)
+    running = {u.src[1] for u in linear.src if u.op is Ops.STORE and u.src[1].op in _RUNNING}
     for u, n in runs.items():
         if u.op is Ops.RANGE:
             continue
@@ -79,7 +81,8 @@ def work(linear: UOp, vector_bytes: int) -> Work:
             else:
                 written[memory] = written.get(memory, 0) + nbytes
         elif u.op is Ops.HREDUCE or (u.op in ALU and u.dtype.scalar() is not dtypes.index and u not in fused):
-            operations += n * _SLOW.get(u.op, 1.0) * _registers(u, vector_bytes)
+            each = _RUNNING[u.op] if u in running else _SLOW.get(u.op, 1.0)
+            operations += n * each * _registers(u, vector_bytes)
     for u in linear.src:
         if u.op is Ops.RANGE:
             operations += _TURN * _turns(u, linear, runs)
