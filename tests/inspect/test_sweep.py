@@ -97,6 +97,19 @@ def test_resuming_measures_only_what_is_missing(tmp_path: Path) -> None:
     assert found["numpy", 4].times == [123.0] and found["numpy", 8].times[0] < 100
 
 
+def children(pid: int) -> list[int]:
+    """The processes that this one started."""
+    return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def runs(pid: int) -> bool:
+    """Whether there is such a process, other than as a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 def test_killing_it_loses_no_finished_point(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "uopc", *sweep(tmp_path, "--impl", "numpy")]
     command[command.index("4,8")] = "4,8,16,32,64,128"
@@ -104,8 +117,13 @@ def test_killing_it_loses_no_finished_point(tmp_path: Path) -> None:
     log, stop = Log(tmp_path / "log"), time.monotonic() + 60
     while len(log.read()) < 2 and time.monotonic() < stop:
         time.sleep(0.02)
+    workers = children(process.pid)
     process.send_signal(signal.SIGKILL)
     process.wait()
+    stop = time.monotonic() + 10
+    while any(map(runs, workers)) and time.monotonic() < stop:
+        time.sleep(0.02)
+    assert workers and not any(map(runs, workers))  # stopped or not, they end with it
     before = log.read()
     assert len(before) >= 2
     again = [*sweep(tmp_path, "--impl", "numpy", "--resume")]

@@ -8,10 +8,12 @@ standard error.  Its parent stops it (SIGSTOP) between requests, so that its thr
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
 import resource
+import signal
 import sys
 import time
 from contextlib import suppress
@@ -19,6 +21,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 BATCH = 1e-4  # seconds that one measurement takes at least: shorter calls are timed many at once
 LONG = 5.0  # seconds of a first run after which a second would tell nothing new
 WARM_UP = 0.2  # of a round
@@ -123,8 +126,15 @@ class Server:
         return {}
 
 
+def _end_with_parent() -> None:
+    """A parent that is killed cannot end its workers, and one that is stopped would never see its input end."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def main() -> None:
     """Serve until standard input ends."""
+    _end_with_parent()
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     server = Server(sys.argv[1])
