@@ -23,7 +23,7 @@ class Options:
     fuse_reduce: None lets the cost model choose, False cuts at every REDUCE, True never writes a reduction's input
     down.
     opt: an object with ``layout(roots)`` and ``lower(body, out)``, or None for the built-in schedules.
-    batch_invariant: a row's bits do not depend on the rows beside it.
+    batch_invariant: a row's bits do not depend on the rows beside it.  Not available yet: True is refused.
     """
 
     fuse_reduce: bool | None = None
@@ -92,13 +92,18 @@ _FIELDS = tuple(f.name for f in dataclasses.fields(Options))
 def options(**fields: Any) -> Iterator[None]:
     """Set fields of ``Options`` inside a ``with`` block, for this thread only; blocks nest, and inner ones win.
 
-    TypeError for a field that does not exist.
+    TypeError for a field that does not exist, NotImplementedError for a value that is not available yet.
     """
     unknown = sorted(set(fields) - set(_FIELDS))
     if unknown:
         raise TypeError(f"options() has no field {', '.join(unknown)}; accepted are {', '.join(_FIELDS)}")
     if fields.get("fuse_reduce") not in (None, False, True):
         raise TypeError(f"fuse_reduce={fields['fuse_reduce']!r}; accepted are None, False and True")
+    if fields.get("batch_invariant"):
+        raise NotImplementedError(
+            "batch_invariant=True is not available yet: how a reduction is cut depends on the axes beside it; "
+            "False is accepted"
+        )
     token = _scoped.set({**(_scoped.get() or {}), **fields})
     try:
         yield

@@ -282,7 +282,9 @@ def test_options_reach_the_compiler(monkeypatch):
 
     monkeypatch.setattr(core, "compute", fake)
     monkeypatch.setattr(Tensor, "fuse_reduce", False)
-    for block in ({}, {"fuse_reduce": True}, {"batch_invariant": True}):
+    for block in ({}, {"fuse_reduce": True}, {"opt": "mine"}):
         with uopc.options(**block), pytest.raises(InterruptedError):
             (Tensor([1.0]) + 1).realize()
-    assert [(o.fuse_reduce, o.batch_invariant) for o in seen] == [(False, False), (True, False), (False, True)]
+    assert [(o.fuse_reduce, o.opt) for o in seen] == [(False, None), (True, None), (False, "mine")]
+    with pytest.raises(NotImplementedError, match="batch_invariant"), uopc.options(batch_invariant=True):
+        pass
