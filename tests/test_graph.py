@@ -7,7 +7,7 @@ import itertools
 import pytest
 from loop_ir import F32, Ops, UOp, buffer, range_, reduce, sink
 
-from uopc._hot.graph import chosen, copies, depending, dtypes_of, replace_groups
+from uopc._hot.graph import chosen, copies, depending, dtypes_of, replace_depending, replace_groups
 from uopc.uop import dtypes
 
 
@@ -80,3 +80,11 @@ def test_a_group_that_uses_itself_is_refused() -> None:
 
     with pytest.raises(ValueError, match="EXP2"):
         replace_groups(b, [[a, b]], lambda group, rebuilt: rebuilt, refuse)
+
+
+def test_what_does_not_depend_on_the_ranges_is_not_replaced() -> None:
+    i, j = range_(4, 0), range_(5, 1)
+    both = i * 3 + j * 2
+    assert replace_depending(both, (i,), {i: UOp.const(2), j * 2: j}) == both.substitute({i: UOp.const(2)})
+    assert replace_depending(both, (i, j), {i * 3: lambda u: u + 1, i: j}) == j * 3 + 1 + j * 2
+    assert replace_depending(j, (i,), {j: i}) is j

@@ -7,6 +7,7 @@ counters and addresses: 64 bits, signed, never stored.
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,10 +95,15 @@ class DType:
             return bool(value)
         if self.kind == "f":
             value = float(value)
+            scalar = self.scalar()
+            if scalar is dtypes.float64:
+                return value
+            if scalar is dtypes.float32:
+                return ctypes.c_float(value).value
             with np.errstate(over="ignore"):
-                if self.scalar() is dtypes.bfloat16:
+                if scalar is dtypes.bfloat16:
                     return float(bfloat16_to_float32(float32_to_bfloat16(np.float32(value))))
-                return float(_NUMPY[self.scalar()].type(value))
+                return float(_NUMPY[scalar].type(value))
         bits = 8 * self.scalar().itemsize
         wrapped = int(value) & ((1 << bits) - 1)
         return wrapped - (1 << bits) if self.kind == "i" and wrapped >> (bits - 1) else wrapped

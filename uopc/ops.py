@@ -6,14 +6,31 @@ checks graphs against it, ``_hot.uop`` derives dtypes from it, and rewrites read
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
-from enum import Enum, Flag, IntEnum, auto
+from enum import Enum, EnumMeta, Flag, IntEnum, auto
 from typing import Any, NamedTuple
 
 from uopc.dtype import DType
 
+if sys.version_info >= (3, 12):
+    _Members = EnumMeta
+else:
 
-class Ops(IntEnum):
+    class _Members(EnumMeta):
+        """The class of enums whose members passes name in their inner loops.
+
+        Before Python 3.12, EnumMeta has a ``__getattr__``, which makes every ``Ops.ADD`` three times as slow as this:
+        first what the enum itself holds, as any object is asked, and only then what it inherits.
+        """
+
+        __getattribute__ = object.__getattribute__
+
+        def __getattr__(cls, name: str) -> Any:
+            return type.__getattribute__(cls, name)
+
+
+class Ops(IntEnum, metaclass=_Members):
     """Every operation.  The order of the groups matters to nobody but the reader."""
 
     @staticmethod
@@ -102,7 +119,7 @@ class Ops(IntEnum):
     WHERE = auto()
 
 
-class AxisType(IntEnum):
+class AxisType(IntEnum, metaclass=_Members):
     """What a RANGE is for: it decides who turns it into code."""
 
     THREAD = 0  # iterations handed to the pool in chunks; at most one in a kernel, outermost

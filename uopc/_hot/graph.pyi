@@ -1,6 +1,6 @@
 """What passes ask of whole graphs, at the speed of a traversal: copies, parts, and nodes replaced together."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from uopc._hot.uop import UOp
 from uopc.dtype import DType
@@ -22,6 +22,9 @@ def dtypes_of(nodes: list[UOp]) -> set[DType]:
 def copies(root: UOp, ranges: list[UOp], values: list[list[UOp]]) -> list[UOp]:
     """``root`` at every combination of ``values`` (a list for each of ``ranges``), the last running fastest.
     ValueError for more than 30 ranges."""
+
+def replace_depending(root: UOp, ranges: tuple[UOp, ...], mapping: Mapping[UOp, UOp | Callable[[UOp], UOp]]) -> UOp:
+    """``root.substitute(mapping)`` for nodes at which one of ``ranges`` is open: no others are visited."""
 
 def replace_groups(
     root: UOp,

@@ -19,7 +19,9 @@ class Uses:
         """Whether anything uses ``u``."""
     def inlines(self, u: UOp) -> bool:
         """Whether the text of ``u`` may stand in its user's: it is used once, in its loop, and read in time."""
-    def outermost(self, u: UOp) -> bool:
-        """Whether ``u`` stands in no loop."""
+    def loop_of(self, u: UOp) -> UOp | None:
+        """The RANGE of the innermost loop that ``u`` stands in, or None."""
+    def lanes(self, nodes: list[UOp]) -> dict[UOp | None, int]:
+        """How many lanes ``nodes`` have, by the RANGE of the loop that they stand in, or None."""
     def body(self, r: UOp) -> tuple[UOp, ...]:
         """The RANGE ``r`` and all that stands in its loop, at any depth."""

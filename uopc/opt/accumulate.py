@@ -9,13 +9,13 @@ Guarantees: REDUCEs over the same RANGEs (the copies that ``expand`` made) share
 
 from __future__ import annotations
 
-from uopc._hot.graph import replace_groups
+from uopc._hot.graph import of_ops, replace_groups
 from uopc.ops import Ops, ParamArg, identity
 from uopc.uop import UOp, sink, toposort
 
 
 def _alloc_slots(order: list[UOp]) -> int:
-    return 1 + max((u.arg.slot for u in order if u.op is Ops.ALLOC), default=-1)
+    return 1 + max((u.arg.slot for u in of_ops(order, Ops.ALLOC)), default=-1)
 
 
 def _one_loop(group: list[UOp], slot: int) -> list[UOp]:
@@ -45,9 +45,8 @@ def accumulate(root: UOp) -> UOp:
     """The program of ``root`` (a SINK) with accumulators in place of REDUCEs."""
     order = toposort(root)
     groups: dict[tuple[UOp, ...], list[UOp]] = {}
-    for u in order:
-        if u.op is Ops.REDUCE:
-            groups.setdefault(u.src[1:], []).append(u)
+    for u in of_ops(order, Ops.REDUCE):
+        groups.setdefault(u.src[1:], []).append(u)
     if not groups:
         return root
     slot = _alloc_slots(order)

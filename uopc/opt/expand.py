@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from uopc._hot.graph import copies, depending
+from uopc._hot.graph import copies, depending, of_ops, replace_depending
 from uopc.ops import AxisType, Ops
 from uopc.simplify import linear_in
 from uopc.uop import UOp, dtypes, sink, toposort
@@ -34,7 +34,7 @@ def vectorize(x: UOp, r: UOp) -> UOp:
             made[u] = partial(_vector_index, u, r, lanes)
         elif u.op is Ops.LOAD and len(u.src) == 2 and r not in u.src[0].ranges:
             made[u] = partial(_gated_lanes, lanes)
-    return x.substitute(made)
+    return replace_depending(x, (r,), made)
 
 
 def _iota(lanes: int, step: int = 1) -> UOp:
@@ -110,8 +110,9 @@ def _share_loops(body: UOp, ranges: list[UOp]) -> UOp:
     """``body`` with the copies of a loop inside it, one for each value of ``ranges``, made inside that loop: there is
     one.
     """
-    ends = [u for u in depending(body, tuple(ranges)) if u.op is Ops.END]
-    return body.substitute(dict.fromkeys(ends, partial(_with_copies, ranges))) if ends else body
+    copied = tuple(ranges)
+    ends = of_ops(depending(body, copied), Ops.END)
+    return replace_depending(body, copied, dict.fromkeys(ends, partial(_with_copies, ranges))) if ends else body
 
 
 def _with_copies(ranges: list[UOp], end: UOp) -> UOp:
@@ -125,13 +126,5 @@ def _with_copies(ranges: list[UOp], end: UOp) -> UOp:
 
 def expand(root: UOp) -> UOp:
     """The program of ``root`` (a SINK) without UPCAST, UNROLL and VECTOR ranges."""
-    if not any(u.op is Ops.RANGE and _kind(u) in TILE for u in toposort(root)):
-        return root
-    memo: dict[UOp, UOp] = {}
-    for u in toposort(root):
-        src = tuple(memo[s] for s in u.src)
-        new = u if src == u.src else u.replace(src=src)
-        if new.op in (Ops.REDUCE, Ops.END) and any(_kind(r) in TILE for r in new.src[1:]):
-            new = _expand_reduce(new) if new.op is Ops.REDUCE else _expand_end(new)
-        memo[u] = new
-    return memo[root]
+    tiled = [u for u in of_ops(toposort(root), Ops.REDUCE, Ops.END) if any(_kind(r) in TILE for r in u.src[1:])]
+    return root.substitute({u: _expand_reduce if u.op is Ops.REDUCE else _expand_end for u in tiled})

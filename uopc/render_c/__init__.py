@@ -19,6 +19,7 @@ import importlib
 import sys
 from typing import Any
 
+from uopc._hot.graph import of_ops
 from uopc.ops import Ops
 from uopc.render_c.kernel import Kernel
 from uopc.uop import UOp, toposort
@@ -35,8 +36,9 @@ def render_c(root: UOp, name: str) -> str:
     """
     if not name.isidentifier() or not name.isascii():
         raise ValueError(f"{name!r} cannot be the name of a C function")
-    parameters = [u for u in toposort(root) if u.op is Ops.BUFFER]  # also those that turn out not to be needed
+    parameters: list[UOp] = []
     if root.op is Ops.SINK:
+        parameters = of_ops(toposort(root), Ops.BUFFER)  # also those that turn out not to be needed
         root = sys.modules[__name__].to_linear(root)
     return Kernel(root, name, parameters).print()
 

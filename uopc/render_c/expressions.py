@@ -10,14 +10,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from uopc._hot.text import ATOM, Code, call, cast, choice, infix, prefix
+from uopc._hot.text import ATOM, Code, Texts, call, cast, choice, infix, narrowed, prefix
 from uopc.ops import COMPARE, Ops
 from uopc.render_c import functions
 from uopc.render_c.functions import INFIX, LIBM, ON_MASKS
 from uopc.render_c.types import SIGNED, Declarations, literal
 from uopc.uop import UOp
-
-SHIFTS = frozenset({Ops.SHL, Ops.SHR})
 
 
 def _is_zero(u: UOp) -> bool:
@@ -35,34 +33,15 @@ def constants(u: UOp) -> tuple[Any, ...]:
     return u.arg if isinstance(u.arg, tuple) else (u.arg,) * u.dtype.count
 
 
-def narrowed(text: Code, u: UOp) -> Code:
-    """The text of a scalar operation in the type of ``u``: C computes in int what is narrower."""
-    narrow = u.dtype.is_int and u.dtype.count == 1 and u.dtype.itemsize < 4
-    return cast(u.dtype.c_name, text) if narrow else text
-
-
-class Expressions:
-    """Texts of values.  ``code`` holds those of the nodes that were seen: an expression, or the name that it was
-    given.
-    """
+class Expressions(Texts):
+    """Texts of values.  ``masks`` holds the width of the vectors of bool that were seen."""
 
     def __init__(self, unit: Declarations) -> None:
+        super().__init__(INFIX)
         self.unit = unit
-        self.code: dict[UOp, Code] = {}
-        self.numbers: dict[UOp, Code] = {}  # constants beside an operand that decides the type
         self.masks: dict[UOp, int] = {}
 
     # -- operands
-
-    def operand(self, u: UOp, exact: bool = True) -> Code:
-        """The text of a source.  ``exact``: of its very C type, where it is a constant."""
-        if u.op is not Ops.CONST:
-            return self.code[u]
-        known = self.code if exact or u.dtype.count > 1 else self.numbers
-        found = known.get(u)
-        if found is None:
-            found = known[u] = self.constant(u, exact)
-        return found
 
     def constant(self, u: UOp, exact: bool) -> Code:
         """The text of a CONST."""
@@ -122,14 +101,6 @@ class Expressions:
         return call(self.unit.once(functions.shuffle, u.arg, u.dtype), *(self.operand(s) for s in u.src))
 
     # -- scalars
-
-    def binary(self, u: UOp) -> Code:
-        """An operator of C between scalars, one of which may be a constant without a suffix, or vectors and scalars."""
-        a, b = u.src
-        constant = b.op is Ops.CONST
-        if constant and u.op is Ops.MUL and b.arg == -1:
-            return narrowed(prefix("-", self.operand(a)), u)
-        return narrowed(infix(INFIX[u.op], self.operand(a, constant or u.op in SHIFTS), self.operand(b, False)), u)
 
     def scalar_cast(self, u: UOp) -> Code:
         """A scalar as another type."""

@@ -38,7 +38,7 @@ class Kernel:
         self.unit = Declarations()
         self.memory = Memory(self.unit, self.statements, parameters)
         self.uses = Uses(self.statements)
-        self.inside: frozenset[UOp] = frozenset()  # the parallel loop
+        self.inside: frozenset[UOp | None] = frozenset()  # the parallel loop
         self.thread = self._parallel_loop()
         self.lines: list[str] = []
         self.indent = 1
@@ -57,7 +57,7 @@ class Kernel:
         thread = threads[0]
         if len(threads) > 1:
             raise ValueError(f"{self.name}: {threads[1]!r} is the second THREAD range; a kernel has one")
-        if not self.uses.outermost(thread):
+        if self.uses.loop_of(thread) is not None:
             raise ValueError(f"{self.name}: {thread!r} stands inside another loop; the THREAD range is the outermost")
         if thread.src[0].op is not Ops.CONST:
             raise ValueError(
@@ -84,13 +84,14 @@ class Kernel:
         """One line of the body."""
         self.lines.append("  " * self.indent + text)
 
-    def statement(self, u: UOp) -> None:
-        """Print a node, or note its text."""
-        rule = PRINTED.get(u.op)
-        if rule is not None:
-            rule(self, u)
-        elif u.op not in SILENT:
-            raise ValueError(f"{self.name}: {u!r} has no form in C; the stages before this one remove it")
+    def body(self) -> None:
+        """Print the nodes from top to bottom, or note their texts."""
+        for u in self.statements:
+            rule = PRINTED.get(u.op)
+            if rule is not None:
+                rule(self, u)
+            elif u.op not in SILENT:
+                raise ValueError(f"{self.name}: {u!r} has no form in C; the stages before this one remove it")
 
     def close_loop(self, u: UOp) -> None:
         """The end of a loop."""
@@ -157,18 +158,17 @@ class Kernel:
             self.declare_allocs(self._private)
         else:
             self.declare_allocs({p for p in self.memory.memories if p[0] is Ops.ALLOC} - self._private)
-        for u in self.statements:
-            self.statement(u)
+        self.body()
         params = [f"{self._c_type(u)} *restrict d{slot}" for slot, u in enumerate(self.buffers)]
         unpacked = [f"  {param} = args[{slot}];" for slot, param in enumerate(params) if self.buffers[slot] is not None]
-        body = [*unpacked, *self.lines]
         return "\n".join(
             [
                 *self._title(),
                 *self.unit.lines.values(),
                 "",
                 f"void {self.name}_range(void *const *args, long lo, long hi) {{",
-                *body,
+                *unpacked,
+                *self.lines,
                 "}",
                 "",
                 *self._launch(params),
@@ -229,17 +229,12 @@ class Kernel:
         if self.thread is None:
             return 1, 1
         trips = max(self.thread.src[0].arg, 0)
-        work, before, times, stack = 0, 0, 1, []
-        for u in of_ops(self.statements, Ops.RANGE, Ops.END, Ops.STORE, *VALUES):
-            if u.op is Ops.RANGE:
-                stack.append(times)
-                times *= 1 if u is self.thread else max(u.vmax + 1, 1)
-            elif u.op is Ops.END:
-                times = stack.pop()
-            elif u in self.inside:
-                work += times * (u.dtype.count or 1)
-            else:
-                before += times * (u.dtype.count or 1)
+        times: dict[UOp | None, int] = {None: 1}
+        for r in of_ops(self.statements, Ops.RANGE):
+            times[r] = times[self.uses.loop_of(r)] * (1 if r is self.thread else max(r.vmax + 1, 1))
+        lanes = self.uses.lanes(of_ops(self.statements, Ops.STORE, *VALUES))
+        work = sum(n * times[r] for r, n in lanes.items() if r in self.inside)
+        before = sum(n * times[r] for r, n in lanes.items() if r not in self.inside)
         # what each chunk does again must not take longer than the chunk
         chunk = max(1, -(-max(CHUNK_WORK, before) // max(work, 1)), -(-trips // MAX_CHUNKS))
         return trips, max(min(chunk, trips), 1)

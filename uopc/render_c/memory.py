@@ -8,10 +8,10 @@ import math
 from collections.abc import Iterator
 
 from uopc._hot.graph import of_ops
-from uopc._hot.text import ATOM, SUM, UNARY, Code, cast, choice, elements, infix, offset, prefix
+from uopc._hot.text import ATOM, SUM, UNARY, Code, cast, choice, elements, infix, narrowed, offset, prefix
 from uopc._hot.uses import place_of, spread
 from uopc.ops import Ops
-from uopc.render_c.expressions import Expressions, constants, narrowed
+from uopc.render_c.expressions import Expressions, constants
 from uopc.render_c.functions import mask_dtype
 from uopc.render_c.types import UNSIGNED, Declarations
 from uopc.uop import DType, UOp

@@ -221,6 +221,30 @@ def copies(UOp root not None, list ranges, list values):
     return [copier.made[at][place] for place in copier.projected(whole, copier.masks[at])]
 
 
+def replace_depending(UOp root not None, tuple ranges, dict mapping):
+    """``root.substitute(mapping)`` for nodes at which one of ``ranges`` is open: no others are visited."""
+    cdef PtrMap memo
+    cdef list keep = [], order = depending(root, ranges)
+    cdef UOp u, v
+    if not order:
+        return root
+    ptrmap_init(&memo, len(order))
+    try:
+        for u in order:
+            to = mapping.get(u)
+            if type(to) is UOp:
+                v = <UOp>to
+            else:
+                v = over(u, &memo)
+                if to is not None:
+                    v = <UOp?>to(v)
+            keep.append(v)
+            ptrmap_set(&memo, <PyObject*>u, <PyObject*>v)
+        return v
+    finally:
+        ptrmap_free(&memo)
+
+
 # ---- nodes replaced together ---------------------------------------------------------------------
 
 cdef class Group:
@@ -297,13 +321,14 @@ cdef inline int push_missing(Stack* st, PtrMap* memo, UOp u) except -1:
 
 
 cdef UOp over(UOp u, PtrMap* memo):
-    """``u`` over its sources' replacements, all of which the memo knows."""
+    """``u`` over its sources' replacements; what the memo does not know stands for itself."""
     cdef Py_ssize_t i, n = PyTuple_GET_SIZE(u.src)
     cdef PyObject* r
     cdef tuple src
     cdef bint changed = False
     for i in range(n):
-        if ptrmap_get(memo, PyTuple_GET_ITEM(u.src, i)) != PyTuple_GET_ITEM(u.src, i):
+        r = ptrmap_get(memo, PyTuple_GET_ITEM(u.src, i))
+        if r != NULL and r != PyTuple_GET_ITEM(u.src, i):
             changed = True
             break
     if not changed:
@@ -311,6 +336,8 @@ cdef UOp over(UOp u, PtrMap* memo):
     src = PyTuple_New(n)
     for i in range(n):
         r = ptrmap_get(memo, PyTuple_GET_ITEM(u.src, i))
+        if r == NULL:
+            r = PyTuple_GET_ITEM(u.src, i)
         Py_INCREF(<object>r)
         PyTuple_SET_ITEM(src, i, <object>r)
     return rebuild(u, src)

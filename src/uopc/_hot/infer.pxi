@@ -21,6 +21,8 @@ cdef DInfo info_of(object dtype):
     info.dtype = dtype
     info.count = dtype.count
     info.bool_dtype = dtypes.bool_.vec(dtype.count)
+    info.scalar = dtype.scalar()
+    info.lanes = {}
     info.lo = INT64_MIN
     info.hi = INT64_MAX
     info.kind = K_OTHER
@@ -38,6 +40,14 @@ cdef DInfo info_of(object dtype):
     return info
 
 
+cdef DInfo widened(DInfo info, int count):
+    """``count`` lanes of the same element type."""
+    found = info.lanes.get(count)
+    if found is None:
+        found = info.lanes[count] = info_of(info.dtype.vec(count))
+    return <DInfo>found
+
+
 cdef DInfo VOID = info_of(dtypes.void), BOOL = info_of(dtypes.bool_), INDEX_INFO = info_of(dtypes.index)
 cdef DInfo FLOAT = info_of(dtypes.default_float)
 
@@ -51,7 +61,7 @@ cdef DInfo agree(int code, tuple src, int first):
         b = <UOp>src[i]
         if b.info is best:
             continue
-        if b.dtype.scalar() is not best.dtype.scalar() \
+        if b.info.scalar is not best.scalar \
                 or (b.info.count != best.count and b.info.count != 1 and best.count != 1):
             types = " and ".join([repr((<UOp>s).dtype) for s in src[first:]])
             raise TypeError(f"{OPS[code]!r} of {types}: the types must agree; cast first")
@@ -92,14 +102,14 @@ cdef DInfo infer(int code, tuple src, object arg, object dtype):
             raise TypeError(f"{OPS[code]!r} chooses by a bool, not by {(<UOp>src[0]).dtype!r}")
         info = agree(code, src, 1)
         if (<UOp>src[0]).info.count > info.count:
-            info = info_of(info.dtype.vec((<UOp>src[0]).info.count))
+            info = widened(info, (<UOp>src[0]).info.count)
         return info
     if rule == R_LOAD:
         if dtype is not None:
             return info_of(dtype)
         info = (<UOp>src[0]).info
         if (<UOp>src[0]).code == C_INDEX and (<UOp>(<UOp>src[0]).src[1]).info.count > 1:
-            return info_of(info.dtype.vec((<UOp>(<UOp>src[0]).src[1]).info.count))
+            return widened(info, (<UOp>(<UOp>src[0]).src[1]).info.count)
         return info
     if dtype is not None:
         return info_of(dtype)

@@ -2,6 +2,12 @@
 """C text with its precedence, so that only the parentheses that C or a reader needs are printed."""
 cimport cython
 
+from uopc._hot.uop cimport K_INT, UOp
+
+from uopc.ops import Ops
+
+cdef int C_CONST = Ops.CONST, C_MUL = Ops.MUL, C_SHL = Ops.SHL, C_SHR = Ops.SHR
+
 # How tightly the outermost operator of a text binds.  Between operators that few readers can rank (shifts, bits)
 # parentheses always stand.
 cdef enum:
@@ -63,12 +69,12 @@ def call(str function, *args):
     return make(function + "(" + ", ".join([(<Code>x).text for x in args]) + ")", L_ATOM, depth + 1)
 
 
-def cast(str c_type, Code x not None):
+cpdef Code cast(str c_type, Code x):
     """``(c_type)x``."""
     return make("(" + c_type + ")" + operand(x, L_UNARY), L_UNARY, x.depth + 1)
 
 
-def prefix(str operator, Code x not None):
+cpdef Code prefix(str operator, Code x):
     """``-x``, ``~x`` or ``!x``."""
     cdef str text = operand(x, L_UNARY)
     cdef Code code
@@ -113,3 +119,50 @@ cpdef Code offset(Code base, object step):
 def elements(str memory not None, Code base not None, steps):
     """``memory[base + step]`` for each of ``steps``."""
     return [make(memory + "[" + offset(base, step).text + "]", L_ATOM, 1) for step in steps]
+
+
+cpdef Code narrowed(Code text, UOp u):
+    """The text of a scalar operation in the type of ``u``: C computes in int what is narrower."""
+    if u.info.kind == K_INT and u.info.count == 1 and u.info.dtype.itemsize < 4:
+        return cast(u.info.dtype.c_name, text)
+    return text
+
+
+cdef class Texts:
+    """Texts of nodes.  ``code`` holds those of the nodes that were seen: an expression, or the name that it was given.
+
+    operators: what C calls an op between two operands.  A subclass knows ``constant``.
+    """
+    cdef readonly dict code
+    cdef dict numbers            # constants beside an operand that decides the type
+    cdef dict operators
+
+    def __init__(self, dict operators not None):
+        self.code = {}
+        self.numbers = {}
+        self.operators = operators
+
+    def constant(self, u, exact):
+        """The text of a CONST; ``exact``: of its very C type."""
+        raise NotImplementedError
+
+    cpdef Code operand(self, UOp u, bint exact=True):
+        """The text of a source.  ``exact``: of its very C type, where it is a constant."""
+        cdef dict known = self.code
+        if u.code == C_CONST and not exact and u.info.count == 1:
+            known = self.numbers
+        found = known.get(u)
+        if found is None:
+            if u.code != C_CONST:
+                raise KeyError(u)
+            found = known[u] = self.constant(u, exact)
+        return <Code>found
+
+    def binary(self, UOp u not None):
+        """An operator of C between scalars, one of which may be a constant without a suffix, or vectors and scalars."""
+        cdef UOp a = <UOp>u.src[0], b = <UOp>u.src[1]
+        cdef bint constant = b.code == C_CONST
+        if constant and u.code == C_MUL and b.arg == -1:
+            return narrowed(prefix("-", self.operand(a)), u)
+        constant = constant or u.code == C_SHL or u.code == C_SHR
+        return narrowed(infix(self.operators[u.op], self.operand(a, constant), self.operand(b, False)), u)

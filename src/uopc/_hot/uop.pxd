@@ -6,6 +6,8 @@ cdef class DInfo:
     """What a node needs of its dtype, without a Python attribute look-up."""
     cdef object dtype
     cdef object bool_dtype       # the bool type as wide as this one
+    cdef object scalar           # dtype.scalar()
+    cdef dict lanes              # {count: DInfo} of the vectors asked for
     cdef int count
     cdef int kind                # one of the K_ constants
     cdef int64_t lo, hi          # the values that the type holds

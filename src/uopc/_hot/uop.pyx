@@ -120,7 +120,7 @@ cdef UOp rebuild(UOp u, tuple src):
 
 cdef DInfo widen(DInfo info, UOp source):
     """A cast is as wide as what it casts."""
-    return info if info.count == source.info.count else info_of(info.dtype.vec(source.info.count))
+    return info if info.count == source.info.count else widened(info, source.info.count)
 
 
 cdef enum:
@@ -170,14 +170,13 @@ cdef UOp operand(object value, UOp like):
         return <UOp>value
     if like.info.kind == K_INDEX and type(value) is int:
         return const_index(value)
-    if like.info is FLOAT and type(value) is float:
+    if type(value) is float and like.info.scalar is FLOAT.dtype:
         return const_of(value, FLOAT)
     if not isinstance(value, (bool, int, float)):
         raise TypeError(f"{value!r} is not a UOp, bool, int or float")
-    scalar = like.dtype.scalar()
-    if isinstance(value, float) and not scalar.is_float:
+    if isinstance(value, float) and not like.info.scalar.is_float:
         raise TypeError(f"the float {value!r} does not go with {like.dtype!r}; cast first")
-    return const_of(value, info_of(scalar))
+    return const_of(value, widened(like.info, 1))
 
 
 cdef UOp arithmetic(int code, object a, object b):

@@ -209,9 +209,31 @@ cdef class Uses:
             return False
         return u.code != C_LOAD or self.printed[k] <= self.overwritten[k]
 
-    def outermost(self, u):
-        """Whether ``u`` stands in no loop."""
-        return self.loop[self.number(u)] < 0
+    def loop_of(self, u):
+        """The RANGE of the innermost loop that ``u`` stands in, or None."""
+        cdef int k = self.loop[self.number(u)]
+        return self.at(k) if k >= 0 else None
+
+    def lanes(self, list nodes):
+        """How many lanes ``nodes`` have, by the loop that they stand in: {RANGE or None: lanes}."""
+        cdef int* count = zeros(self.n)
+        cdef int k
+        cdef int outside = 0
+        cdef UOp u
+        cdef dict out = {}
+        for u in nodes:
+            k = self.loop[self.number(u)]
+            if k >= 0:
+                count[k] += max(u.info.count, 1)
+            else:
+                outside += max(u.info.count, 1)
+        for k in range(self.n):
+            if count[k]:
+                out[self.at(k)] = count[k]
+        PyMem_Free(count)
+        if outside:
+            out[None] = outside
+        return out
 
     def body(self, r):
         """The RANGE ``r`` and all that stands in its loop, at any depth."""
