@@ -25,4 +25,4 @@ def blockize(root: UOp, machine: Device) -> UOp:
     """The kernel ``root`` (a SINK), in blocks where they pay."""
     if any(u.op is Ops.CASCADE for u in toposort(root)):
         return cascade_blocks(root, machine)
-    return rows(root, machine) or sweeps(root, machine) or panels(root, machine)
+    return rows(root, machine) or panels(root, machine) or sweeps(root, machine) or root

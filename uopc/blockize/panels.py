@@ -112,7 +112,8 @@ def _even(size: int, most: int, tile: int) -> int:
     return min(-(-size // (count * tile)) * tile, size // tile * tile)
 
 
-def panels(root: UOp, machine: Device) -> UOp:
-    """The kernel ``root`` (a SINK) with its output in blocks and its shared operands packed, where that pays."""
+def panels(root: UOp, machine: Device) -> UOp | None:
+    """The kernel ``root`` (a SINK) with its output in blocks and its shared operands packed; None where that does not
+    pay."""
     site = _site(root, machine)
-    return root if site is None else _block(root, site)
+    return None if site is None else _block(root, site)

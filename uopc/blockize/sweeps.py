@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from uopc.blockize.operands import View, reduction_of, stretch
+from uopc.blockize.operands import View, reduction_of, shared_parts, stretch
 from uopc.ops import KernelInfo, Ops, ReduceArg, Tile
 from uopc.rangeify import Opts
 from uopc.runtime.device import Device
@@ -43,6 +43,13 @@ def _reads_across(x: UOp, axis: int, lanes: int, machine: Device) -> bool:
     )
 
 
+def _reused(x: UOp, axis: int) -> bool:
+    """Whether some memory is the same for all of an axis."""
+    view = View(x.shape)
+    parts = [u for u in shared_parts(x, axis, view) if view.axes(u)]
+    return bool(parts)
+
+
 def _columns(size: int, rows: int, lanes: int, itemsize: int, machine: Device) -> int:
     """Columns of a block: what the tile's share of the cache holds, and enough blocks to share; 0: too few."""
     step = lanes * VECTORS
@@ -70,6 +77,8 @@ def sweeps(root: UOp, machine: Device) -> UOp | None:
         return None
     if not _reads_across(x, axis, kept[opts.vector], machine):
         return None
+    if any(_reused(x, kept[a]) for a in others if a not in held):
+        return None  # register tiles along that axis read less
     count = x.shape[axis] // at_once
     main = stretch(x, axis, 0, count * at_once)
     split = UOp(Ops.RESHAPE, (main,), (*x.shape[:axis], count, at_once, *x.shape[axis + 1 :]))
