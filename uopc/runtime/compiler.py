@@ -36,6 +36,7 @@ DEFAULT_FLAGS = (
     "-O1",
     "-fexpensive-optimizations",
     "-march=native",
+    "-mtune=generic",  # tuned for some processors, gcc reads a vector from memory at each use instead of once
     "-ffp-contract=fast",
     "-fno-math-errno",
     "-fno-trapping-math",
