@@ -51,7 +51,7 @@ def choice(condition: Code, a: Code, b: Code) -> Code:
 def offset(base: Code, step: int) -> Code:
     """``base + step`` of an address."""
 
-def elements(memory: str, base: Code, steps: Iterable[int]) -> list[Code]:
+def elements(memory: str, base: Code, steps: Iterable[int]) -> list[str]:
     """``memory[base + step]`` for each of ``steps``."""
 
 def narrowed(text: Code, u: UOp) -> Code:

@@ -4,6 +4,10 @@ from typing import Any, final
 
 from uopc._hot.uop import UOp
 
+UNUSED: int
+INLINE: int
+NAMED: int
+
 def place_of(u: UOp) -> UOp:
     """The BUFFER or ALLOC that a LOAD, a STORE, an INDEX or an AFTER is about; ValueError where there is none."""
 
@@ -15,10 +19,9 @@ class Uses:
     """Uses of the nodes of a LINEAR list."""
 
     def __init__(self, statements: tuple[UOp, ...]) -> None: ...
-    def used(self, u: UOp) -> bool:
-        """Whether anything uses ``u``."""
-    def inlines(self, u: UOp) -> bool:
-        """Whether the text of ``u`` may stand in its user's: it is used once, in its loop, and read in time."""
+    def fate(self, u: UOp) -> int:
+        """What becomes of the text of a value: UNUSED, INLINE where it may stand in its user's (it is used once, in its
+        loop, and read in time), or else NAMED."""
     def loop_of(self, u: UOp) -> UOp | None:
         """The RANGE of the innermost loop that ``u`` stands in, or None."""
     def lanes(self, nodes: list[UOp]) -> dict[UOp | None, int]:

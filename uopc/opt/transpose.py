@@ -10,6 +10,7 @@ Reads no address that was not read, and writes none that was not written.
 
 from __future__ import annotations
 
+from uopc._hot.graph import of_ops
 from uopc._hot.simplify import Simplifier
 from uopc.ops import Ops
 from uopc.uop import UOp, dtypes, toposort
@@ -19,6 +20,11 @@ LEAST_LANES = 4
 
 # An access by what its neighbours share with it: the memory, the address without its constant, the step, and the lanes.
 Place = tuple[UOp, UOp, int, int]
+
+
+def _scattered(root: UOp, op: Ops) -> list[UOp]:
+    """The LOADs or STOREs at vectors of addresses."""
+    return [u for u in of_ops(toposort(root), op) if u.src[0].src[1].dtype is not dtypes.index]
 
 
 def _place(access: UOp, simplifier: Simplifier) -> tuple[Place, int] | None:
@@ -79,14 +85,14 @@ def _transposed(rows: list[UOp]) -> list[UOp]:
 def transpose(root: UOp) -> UOp:
     """The program of ``root`` (a SINK) with its squares transposed in registers."""
     simplifier = Simplifier()
-    loads = [u for u in toposort(root) if u.op is Ops.LOAD and u.src[0].src[1].dtype is not dtypes.index]
+    loads = _scattered(root, Ops.LOAD)
     read: dict[UOp, UOp] = {}
     for place, first, square in _squares(loads, simplifier):
         rows = [_row(place, first, k, square[0].src[0]).load() for k in range(len(square))]
         read.update(zip(square, _transposed(rows)))
     if read:
         root = root.substitute(read)
-    stores = [u for u in toposort(root) if u.op is Ops.STORE and u.src[0].src[1].dtype is not dtypes.index]
+    stores = _scattered(root, Ops.STORE)
     written: dict[UOp, UOp] = {}
     for place, first, square in _squares(stores, simplifier):
         if all(s.src[1].dtype.count == place[3] for s in square):

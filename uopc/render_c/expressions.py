@@ -79,16 +79,16 @@ class Expressions(Texts):
 
     def expression(self, u: UOp) -> Code:
         """The text of a value."""
-        rule = ON_ANY.get(u.op)
-        if rule is None:
-            dtype = u.dtype
-            if dtype.count == 1:
-                rule = ON_SCALARS.get(u.op, Expressions.binary)
-            elif u.op in COMPARE:
-                rule = Expressions.vector_compare
-            else:
-                rule = Expressions.on_masks if dtype.is_bool else ON_VECTORS.get(u.op, Expressions.binary)
-        return rule(self, u)
+        op, dtype = u.op, u.dtype
+        if dtype.count == 1:
+            rule = ON_SCALARS.get(op)
+        else:
+            rule = ON_BOOLS.get(op, Expressions.on_masks) if dtype.is_bool else ON_VECTORS.get(op)
+        return self.binary(u) if rule is None else rule(self, u)
+
+    def load(self, u: UOp) -> Code:
+        """What a LOAD reads: known to the subclass that knows memory."""
+        raise NotImplementedError
 
     def renamed(self, u: UOp) -> Code:
         """An AFTER."""
@@ -214,14 +214,17 @@ class Expressions(Texts):
         return infix("!=", call(function, whole), Code("0"))
 
 
-# What prints a value: whatever its type, of scalars, and of vectors of numbers; else it is an operator of C.
+# What prints a value: whatever its type, of scalars, of vectors of bool, and of vectors of numbers.  What is named
+# nowhere is logic in a vector of bool, and elsewhere an operator of C.
 Rule = Callable[[Expressions, UOp], Code]
 ON_ANY: dict[Ops, Rule] = {
     Ops.AFTER: Expressions.renamed,
     Ops.HREDUCE: Expressions.fold,
     Ops.SHUFFLE: Expressions.shuffle,
+    Ops.LOAD: lambda self, u: self.load(u),
 }
 ON_SCALARS: dict[Ops, Rule] = {
+    **ON_ANY,
     Ops.CAST: Expressions.scalar_cast,
     Ops.BITCAST: Expressions.scalar_bitcast,
     Ops.WHERE: Expressions.scalar_choice,
@@ -230,7 +233,9 @@ ON_SCALARS: dict[Ops, Rule] = {
     Ops.XOR: Expressions.scalar_xor,
     **dict.fromkeys(LIBM, Expressions.scalar_libm),
 }
+ON_BOOLS: dict[Ops, Rule] = {**ON_ANY, **dict.fromkeys(COMPARE, Expressions.vector_compare)}
 ON_VECTORS: dict[Ops, Rule] = {
+    **ON_ANY,
     Ops.CAST: Expressions.vector_cast,
     Ops.BITCAST: Expressions.vector_bitcast,
     Ops.WHERE: Expressions.vector_choice,

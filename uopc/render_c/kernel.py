@@ -8,7 +8,7 @@ from functools import cached_property
 
 from uopc._hot.graph import of_ops
 from uopc._hot.text import SHIFT, Code
-from uopc._hot.uses import Uses
+from uopc._hot.uses import INLINE, UNUSED, Uses
 from uopc.ops import ALU, AxisType, Ops
 from uopc.render_c.memory import Memory, Place
 from uopc.render_c.types import Declarations
@@ -41,7 +41,7 @@ class Kernel:
         self.inside: frozenset[UOp | None] = frozenset()  # the parallel loop
         self.thread = self._parallel_loop()
         self.lines: list[str] = []
-        self.indent = 1
+        self.margin = "  "
         self.loops = self.values = 0
         found = {slot: u for (op, slot), u in self.memory.memories.items() if op is Ops.BUFFER}
         # a slot that nothing uses is a parameter all the same: arrays are given by position
@@ -82,7 +82,7 @@ class Kernel:
 
     def line(self, text: str) -> None:
         """One line of the body."""
-        self.lines.append("  " * self.indent + text)
+        self.lines.append(self.margin + text)
 
     def body(self) -> None:
         """Print the nodes from top to bottom, or note their texts."""
@@ -95,13 +95,12 @@ class Kernel:
 
     def close_loop(self, u: UOp) -> None:
         """The end of a loop."""
-        self.indent -= 1
+        self.margin = self.margin[2:]
         self.line("}")
 
     def store(self, u: UOp) -> None:
         """A STORE."""
-        for text in self.memory.store(u):
-            self.line(text)
+        self.lines += [self.margin + text for text in self.memory.store(u)]
 
     def after(self, u: UOp) -> None:
         """An AFTER of a value is printed as the value; that of a memory has no text."""
@@ -115,7 +114,7 @@ class Kernel:
         first, end = ("lo", "hi") if u is self.thread else ("0", self.memory.operand(u.src[0], False).at(SHIFT))
         self.memory.code[u] = Code(name)
         self.line(f"for (long {name} = {first}; {name} < {end}; {name}++) {{")
-        self.indent += 1
+        self.margin += "  "
         if u is self.thread:
             self.declare_allocs(self._private)
 
@@ -135,20 +134,23 @@ class Kernel:
 
     def value(self, u: UOp) -> None:
         """A value: inside its user's text where that is its only place, else a constant of C."""
-        if not self.uses.used(u):
+        fate = self.uses.fate(u)
+        if fate == UNUSED:
             return
-        code = self.memory.load(u) if u.op is Ops.LOAD else self.memory.expression(u)
-        if self.uses.inlines(u) and code.depth < MAX_DEPTH and len(code.text) <= MAX_TEXT:
-            self.memory.code[u] = code
+        memory = self.memory
+        code = memory.expression(u)
+        if fate == INLINE and code.depth < MAX_DEPTH and len(code.text) <= MAX_TEXT:
+            memory.code[u] = code
             return
-        if u.dtype.is_bool and u.dtype.count > 1:
-            c_type = self.unit.mask(self.memory.masks[u], u.dtype.count)
+        dtype = u.dtype
+        if dtype.is_bool and dtype.count > 1:
+            c_type = self.unit.mask(memory.masks[u], dtype.count)
         else:
-            c_type = self.unit.type(u.dtype)
+            c_type = self.unit.type(dtype)
         name = f"v{self.values}"
         self.values += 1
-        self.line(f"{c_type} {name} = {code.text};")
-        self.memory.code[u] = Code(name)
+        self.lines.append(f"{self.margin}{c_type} {name} = {code.text};")
+        memory.code[u] = Code(name)
 
     # -- the unit
 

@@ -5,7 +5,6 @@ they do not.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 from uopc._hot.graph import of_ops
 from uopc._hot.text import ATOM, SUM, UNARY, Code, cast, choice, elements, infix, narrowed, offset, prefix
@@ -102,7 +101,7 @@ class Memory(Expressions):
         pointer = name if address.text == "0" else f"({name} + {address.at(SUM)})"
         return Code(f"*({const}{self.unit.in_memory(index.dtype)} *){pointer}", UNARY, address.depth + 1)
 
-    def lanes(self, index: UOp) -> list[Code]:
+    def lanes(self, index: UOp) -> list[str]:
         """What each lane of an INDEX is."""
         name, at = self.facts(place_of(index))[0], index.src[1]
         count = max(index.dtype.count, at.dtype.count)
@@ -111,36 +110,37 @@ class Memory(Expressions):
         steps = spread(at)
         if steps is not None:
             return elements(name, self.operand(steps[0], False), steps[1])
-        return [Code(f"{name}[{self.address(index, i).text}]", ATOM, 1) for i in range(count)]
+        return [f"{name}[{self.address(index, i).text}]" for i in range(count)]
 
     # -- reading
 
     def load(self, u: UOp) -> Code:
         """What a LOAD reads: 0 where a gate does not hold, and then memory is not touched."""
-        index, gate = u.src[0], u.src[1] if len(u.src) > 1 else None
-        if u.dtype.is_bool and u.dtype.count > 1:
+        src, dtype = u.src, u.dtype
+        index, gate = src[0], src[1] if len(src) > 1 else None
+        masks = dtype.is_bool and dtype.count > 1
+        if masks:
             self.masks[u] = 1
-        whole = index.src[1].dtype.count == 1 and (gate is None or gate.dtype.count == 1)
-        if not whole:
+        if index.src[1].dtype.count > 1 or (gate is not None and gate.dtype.count > 1):
             return self._gather(u, gate)
         read = self.place(index)
-        if u.dtype.is_bool and u.dtype.count > 1 and not self._holds_masks(index):
+        if masks and not self._holds_masks(index):
             read = infix("!=", read, Code("0"))
-            self.unit.mask(1, u.dtype.count)
+            self.unit.mask(1, dtype.count)
         if gate is None:
             return read
-        nothing = Code("0") if u.dtype.count == 1 else Code(f"({self.unit.type(self.stored_type(u.dtype))}){{}}")
-        if u.dtype.count > 1:  # in memory, vectors are of another type
-            read = cast(self.unit.type(self.stored_type(u.dtype)), read)
+        nothing = Code("0") if dtype.count == 1 else Code(f"({self.unit.type(self.stored_type(dtype))}){{}}")
+        if dtype.count > 1:  # in memory, vectors are of another type
+            read = cast(self.unit.type(self.stored_type(dtype)), read)
         return narrowed(choice(self.operand(gate), read, nothing), u)
 
     def _gather(self, u: UOp, gate: UOp | None) -> Code:
         read = self.lanes(u.src[0])
         if gate is not None:
-            read = [choice(self.lane(gate, i), x, Code("0")) for i, x in enumerate(read)]
+            read = [choice(self.lane(gate, i), Code(x), Code("0")).text for i, x in enumerate(read)]
         if u.dtype.is_bool:
-            read = [prefix("-", x) for x in read]
-        return Code(f"({self.unit.type(self.stored_type(u.dtype))}){{{', '.join(x.text for x in read)}}}", ATOM, 2)
+            read = [f"-{x}" if gate is None else f"-({x})" for x in read]
+        return Code(f"({self.unit.type(self.stored_type(u.dtype))}){{{', '.join(read)}}}", ATOM, 2)
 
     def _holds_masks(self, index: UOp) -> bool:
         memory = place_of(index)
@@ -148,21 +148,24 @@ class Memory(Expressions):
 
     # -- writing
 
-    def store(self, u: UOp) -> Iterator[str]:
+    def store(self, u: UOp) -> list[str]:
         """The lines of a STORE."""
-        index, value, gate = u.src[0], u.src[1], u.src[2] if len(u.src) > 2 else None
-        count = max(index.dtype.count, index.src[1].dtype.count)
+        src = u.src
+        index, value, gate = src[0], src[1], src[2] if len(src) > 2 else None
+        dtype, addresses = index.dtype, index.src[1].dtype.count
+        count = max(dtype.count, addresses)
         if value.dtype.count > count:
             raise ValueError(f"{u!r} stores {value.dtype!r} to {count} lanes")
         stored = self._stored(index, value, count)
-        if index.src[1].dtype.count == 1 and (gate is None or gate.dtype.count == 1):
-            yield self._guard(gate) + self._assign(u, self.place(index), stored)
-            return
-        dtype = UNSIGNED[1].vec(count) if index.dtype.is_bool else index.dtype.scalar().vec(count)
-        yield f"{{ {self.unit.type(dtype)} t = {stored.text};"
-        for i, place in enumerate(self.lanes(index)):
-            yield f"  {self._guard(gate, i)}{place.text} = t[{i}];"
-        yield "}"
+        if addresses == 1 and (gate is None or gate.dtype.count == 1):
+            return [self._guard(gate) + self._assign(u, self.place(index), stored)]
+        t = self.unit.type(UNSIGNED[1].vec(count) if dtype.is_bool else dtype.scalar().vec(count))
+        places = self.lanes(index)
+        if gate is None:
+            lines = [f"  {place} = t[{i}];" for i, place in enumerate(places)]
+        else:
+            lines = [f"  {self._guard(gate, i)}{place} = t[{i}];" for i, place in enumerate(places)]
+        return [f"{{ {t} t = {stored.text};", *lines, "}"]
 
     def _stored(self, index: UOp, value: UOp, count: int) -> Code:
         if count == 1:
@@ -177,10 +180,11 @@ class Memory(Expressions):
 
     def _assign(self, u: UOp, place: Code, stored: Code) -> str:
         """``place = stored``, or ``place += x`` where that is what is stored."""
-        value = u.src[1]
-        if value.op is Ops.ADD and stored.level == SUM and value.dtype is u.src[0].dtype:
-            for read, other in (value.src, value.src[::-1]):
-                if read.op is Ops.LOAD and read.src[0] is u.src[0] and self.operand(read).text == place.text:
+        index, value = u.src[:2]
+        if stored.level == SUM and value.op is Ops.ADD and value.dtype is index.dtype:
+            a, b = value.src
+            for read, other in ((a, b), (b, a)):
+                if read.op is Ops.LOAD and read.src[0] is index and self.operand(read).text == place.text:
                     added = self.operand(other, False)
                     negative = added.negated
                     return f"{place.text} += {added.text};" if negative is None else f"{place.text} -= {negative.text};"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 
@@ -54,7 +55,13 @@ def _float_literal(value: float, dtype: DType) -> Code:
         return Code(f'__builtin_nan{f}("")')
     if math.isinf(value):
         return _signed(negative, f"__builtin_inf{f}()")
-    return _signed(negative, (str(np.float32(abs(value))) if f else repr(abs(value))) + f)
+    return _signed(negative, (_shortest(abs(value)) if f else repr(abs(value))) + f)
+
+
+@lru_cache(maxsize=4096)
+def _shortest(value: float) -> str:
+    """The fewest digits that give this float32."""
+    return str(np.float32(value))
 
 
 def _signed(negative: bool, text: str) -> Code:

@@ -23,6 +23,7 @@ cdef dict LEVELS = {
 
 
 @cython.final
+@cython.no_gc  # a text is older than what holds it as its negative
 @cython.freelist(256)
 cdef class Code:
     """An expression.
@@ -118,7 +119,7 @@ cpdef Code offset(Code base, object step):
 
 def elements(str memory not None, Code base not None, steps):
     """``memory[base + step]`` for each of ``steps``."""
-    return [make(memory + "[" + offset(base, step).text + "]", L_ATOM, 1) for step in steps]
+    return [memory + "[" + offset(base, step).text + "]" for step in steps]
 
 
 cpdef Code narrowed(Code text, UOp u):

@@ -18,6 +18,9 @@ cdef int C_BUFFER = Ops.BUFFER, C_ALLOC = Ops.ALLOC, C_CONST = Ops.CONST, C_ADD 
 cdef int C_INDEX = Ops.INDEX, C_LOAD = Ops.LOAD, C_STORE = Ops.STORE, C_RANGE = Ops.RANGE, C_END = Ops.END
 
 
+UNUSED, INLINE, NAMED = 0, 1, 2
+
+
 cpdef UOp place_of(UOp u):
     """The BUFFER or ALLOC that a LOAD, a STORE, an INDEX or an AFTER is about."""
     while u.code != C_BUFFER and u.code != C_ALLOC:
@@ -198,16 +201,14 @@ cdef class Uses:
 
     # -- answers
 
-    def used(self, u):
-        """Whether anything uses ``u``."""
-        return self.uses[self.number(u)] > 0
-
-    def inlines(self, UOp u not None):
-        """Whether the text of ``u`` may stand in its user's."""
+    def fate(self, UOp u not None):
+        """What becomes of the text of a value: UNUSED, INLINE where it may stand in its user's, or else NAMED."""
         cdef int k = self.number(u)
+        if self.uses[k] == 0:
+            return UNUSED
         if self.uses[k] != 1 or self.loop[k] != self.loop[self.user[k]]:
-            return False
-        return u.code != C_LOAD or self.printed[k] <= self.overwritten[k]
+            return NAMED
+        return INLINE if u.code != C_LOAD or self.printed[k] <= self.overwritten[k] else NAMED
 
     def loop_of(self, u):
         """The RANGE of the innermost loop that ``u`` stands in, or None."""
