@@ -5,7 +5,9 @@ import os
 import numpy as np
 import pytest
 
+from uopc.render_c import render_c
 from uopc.runtime import CompileError, Program
+from uopc.uop import Ops, ParamArg, UOp, dtypes, range_, sink
 
 
 @pytest.fixture
@@ -76,3 +78,17 @@ def test_time(program, arrays):
 
 def test_flags(axpy_source):
     Program("#ifndef GIVEN\n#error not given\n#endif\n" + axpy_source, "axpy", flags=("-O1", "-DGIVEN"))
+
+
+def test_rendered_kernels_refuse_arrays_of_another_dtype_or_too_few_elements() -> None:
+    x = UOp(Ops.BUFFER, (), ParamArg(1, dtypes.float32, (4, 5)))
+    out = UOp(Ops.BUFFER, (), ParamArg(0, dtypes.float32, (4, 5)))
+    i = range_(20, 0)
+    double = Program(render_c(sink(out.index(i).store(x.index(i).load() * 2.0).end(i)), "twice"), "twice")
+    good, result = np.ones((4, 5), np.float32), np.empty(20, np.float32)
+    double(result, good)
+    assert (result == 2).all()
+    with pytest.raises(TypeError, match="slot 1 holds float32, not float64"):
+        double(result, good.astype(np.float64))
+    with pytest.raises(ValueError, match=r"slot 0 has shape \(4, 5\), 20 elements"):
+        double(np.empty(19, np.float32), good)

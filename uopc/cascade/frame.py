@@ -39,6 +39,10 @@ class Body:
         return at_output(part, self.axis, self.reduce.shape)
 
 
+# More reductions over one axis than this, each using the ones before, are layers of a network and no cascade.
+MAX_MEMBERS = 16
+
+
 class Frame:
     """A reduction at the ranges of its body, and all that it depends on over the same axis, in order.
 
@@ -85,6 +89,9 @@ class Frame:
             if u in done:
                 stack.pop()
                 continue
+            if len(self.bodies) > MAX_MEMBERS:
+                self.members = [last]
+                return
             inner = [m for m in self.bodies[u].reductions if self._follows(m)]
             for m in inner:
                 if m not in self.bodies:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Iterable, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from uopc._hot.runtime import Library, NativePlan
+from uopc.dtype import to_dtype
 from uopc.runtime.compiler import compile_source
 
 
@@ -31,6 +33,7 @@ class Program:
         self.library: Library = compile_source(source) if flags is None else compile_source(source, flags)
         self.library.launch(name)  # a wrong name fails here, not at the first call
         self._n_slots = _parameters(source, name)
+        self._buffers = _buffers(source, name)
         self._plans: dict[int, NativePlan] = {}
 
     def _check(self, slot: int, array: Any) -> None:
@@ -42,6 +45,15 @@ class Program:
         if not array.flags.c_contiguous:
             layout = f"shape {array.shape} and strides {array.strides}"
             raise ValueError(f"{self.name}: slot {slot} with {layout} is not C-contiguous, as it must be")
+        if slot in self._buffers:
+            dtype, shape = self._buffers[slot]
+            if array.dtype != dtype:
+                raise TypeError(f"{self.name}: slot {slot} holds {dtype}, not {array.dtype}")
+            if array.size < math.prod(shape):
+                raise ValueError(
+                    f"{self.name}: slot {slot} has shape {shape}, {math.prod(shape)} elements; "
+                    f"an array of shape {array.shape} has {array.size}"
+                )
         if slot in self.outputs and not array.flags.writeable:
             raise ValueError(f"{self.name}: slot {slot} is an output, and its array is read-only")
 
@@ -61,8 +73,9 @@ class Program:
     def __call__(self, *arrays: Any) -> None:
         """Run the kernel.  Arrays of any shape, or objects that export a buffer, in slot order.
 
-        ValueError for an array that is not C-contiguous or, in an output slot, read-only (BufferError for objects
-        other than arrays); TypeError for an array of Python objects and for what exports no buffer.
+        ValueError for an array that is not C-contiguous or, in an output slot, read-only (BufferError for objects other
+        than arrays), or that is smaller than a rendered kernel's slot; TypeError for an array of Python objects or of
+        another dtype than the slot's, and for what exports no buffer.
         """
         self._plan(arrays).run(arrays)
 
@@ -78,6 +91,15 @@ class Program:
 
     def __repr__(self) -> str:
         return f"Program({self.name!r})"
+
+
+def _buffers(source: str, name: str) -> dict[int, tuple[np.dtype[Any], tuple[int, ...]]]:
+    """The dtype and shape of each slot, as the comment on top of a rendered kernel says; other C says nothing."""
+    comment = re.search(rf"/\* {re.escape(name)}: (.*?)\*/", source, re.DOTALL)
+    out = {}
+    for slot, dtype, shape in re.findall(r"\bd(\d+)\s+(\w+)\[([\d,\s]*)\]", comment.group(1) if comment else ""):
+        out[int(slot)] = to_dtype(dtype).numpy, tuple(int(n) for n in shape.split(",") if n.strip())
+    return out
 
 
 def _parameters(source: str, name: str) -> int | None:

@@ -116,13 +116,14 @@ class Core:
         Whatever lies in memory already, also seen through slices, transposes and the like, is left as it is.
         """
         tensors: tuple[Core, ...] = (self, *others)
-        left = dict.fromkeys([t for t in tensors if interop.standing_array(t.uop) is None])
+        # what each is now: another thread may realize the same Tensor meanwhile
+        left = {t: t.uop for t in tensors if interop.standing_array(t.uop) is None}
         if left:
             cls = type(self)
-            roots = list(dict.fromkeys([t.uop for t in left]))
+            roots = list(dict.fromkeys(left.values()))
             buffers = dict(zip(roots, compute(roots, current(Options(cls.fuse_reduce, cls.opt)))))
-            for t in left:
-                t.uop = buffers[t.uop]
+            for t, root in left.items():
+                t.uop = buffers[root]
         return self
 
     def contiguous(self) -> Self:
@@ -198,7 +199,7 @@ class Core:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled by value: computed, then bytes."""
-        return (_unpickle, (type(self), np.ascontiguousarray(self._array()), self.dtype))
+        return (_unpickle, (type(self), np.asarray(self._array(), order="C"), self.dtype))
 
     def __copy__(self) -> Self:
         return self._of(self.uop)
