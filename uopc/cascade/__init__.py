@@ -31,6 +31,10 @@ from uopc.cascade.trial import holds
 from uopc.ops import CascadeArg, Component, ComponentArg, Level, Ops, StateArg
 from uopc.uop import UOp, toposort
 
+# A body of more operations than this, down to its first reductions, is layers of a network: it is left alone, so that
+# time stays linear in the graph.
+MAX_BODY = 256
+
 __all__ = ["Report", "cascade", "derivations"]
 
 
@@ -93,7 +97,8 @@ class _Search:
         self.findings: list[tuple[Frame, str | None, _Group | None]] = []
         for u in reversed(toposort(root)):
             if alone(u) and u not in self.of and u.dtype.is_float and u.arg.op in (Ops.ADD, Ops.MAX, Ops.MIN):
-                if any(v.op is Ops.REDUCE for v in cone(u.src[0])):
+                below = cone(u.src[0])
+                if len(below) <= MAX_BODY and any(v.op is Ops.REDUCE for v in below):
                     self.consider(u)
 
     def consider(self, u: UOp) -> None:
