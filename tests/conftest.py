@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 
 # Tests start Python processes from wherever pytest was started, which may be a checkout without built modules: they too
-# see the installed package.  (Python 3.10 does not know the variable: there, start pytest elsewhere or in a built tree.)
+# see the installed package.  (Python 3.10 knows no such variable: there, start pytest elsewhere or in a built tree.)
 os.environ.setdefault("PYTHONSAFEPATH", "1")
 # Before anything imports uopc, which reads its environment once.
 os.environ.setdefault("UOPC_VERIFY", "1")
