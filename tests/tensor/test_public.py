@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
+import threading
 
+import numpy as np
 import pytest
 
 import uopc
+from uopc import Tensor
 
 PROBE = """
 import sys, uopc
@@ -36,3 +40,28 @@ def test_every_method_says_what_it_does():
         value = getattr(uopc.Tensor, name)
         if not name.startswith("_") and callable(value):
             assert value.__doc__, name
+
+
+def test_a_result_that_no_memory_holds_is_a_memory_error() -> None:
+    with pytest.raises(MemoryError, match="more than memory can hold"):
+        Tensor.zeros(2**40, 2**40).contiguous().numpy()
+
+
+def test_threads_may_ask_for_the_same_tensor_at_once() -> None:
+    shared, results = Tensor(np.ones(1000)) + 1, []
+    together = threading.Barrier(4)
+
+    def ask() -> None:
+        together.wait()
+        results.append(shared.numpy().sum())
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert results == [2000.0] * 4
+
+
+def test_a_pickle_keeps_the_shape_of_a_scalar() -> None:
+    assert pickle.loads(pickle.dumps(Tensor(3.5))).shape == ()

@@ -68,16 +68,23 @@ def set_num_threads(n: int | None) -> int:
         from uopc.runtime.device import usable_cores
 
         n = environment().num_threads or usable_cores()
-    return _set_native_threads(n)
+    return _set_native_threads(_count(n))
+
+
+def _count(n: int) -> int:
+    """A number of threads; TypeError for what is no integer, ValueError below 1."""
+    if isinstance(n, bool) or not hasattr(n, "__index__"):
+        raise TypeError(f"{n!r} threads; an integer of at least 1 is accepted")
+    if n < 1:
+        raise ValueError(f"{n} threads; at least 1 is accepted")
+    return n.__index__()
 
 
 class num_threads:
     """`with num_threads(n):` work that this thread starts inside uses n threads.  Blocks nest.  ValueError if n < 1."""
 
     def __init__(self, n: int) -> None:
-        if n < 1:
-            raise ValueError(f"{n} threads; at least 1 is accepted")
-        self._n = n
+        self._n = _count(n)
         self._before: list[int | None] = []
 
     def __enter__(self) -> None:

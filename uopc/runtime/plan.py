@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from uopc.pipeline import Plan
 
 # Plans kept; the least recently used goes first.  Each holds its temporaries' arena.
+# No address space holds more.
+MAX_BYTES = 1 << 47
 MAX_PLANS = 1024
 
 ASKED_FOR_VALUE = (
@@ -128,6 +130,9 @@ def _assemble(record: Record, libraries: list[Library], plan: Plan | None) -> Ex
     outs = [(by_name(name), shape) for name, shape in record.outs]
     out_sizes = [d.itemsize * math.prod(shape) for d, shape in outs]
     temps = [by_name(name).itemsize * n for name, n in record.temps]
+    too_large = [n for n in (*out_sizes, *temps) if n > MAX_BYTES]
+    if too_large:
+        raise MemoryError(f"a result or temporary of {too_large[0]} bytes is more than memory can hold")
     calls = [(libraries[k], record.kernels[k][1], places) for k, places in record.calls]
     n_buffers = len(inputs) + len(outs)
     written = range(len(inputs), n_buffers)
