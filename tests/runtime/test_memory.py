@@ -5,6 +5,7 @@ import gc
 import numpy as np
 import pytest
 
+from uopc import Tensor
 from uopc.runtime import Memory, NativePlan, compile_source, memory_stats, trim_memory
 
 
@@ -124,3 +125,8 @@ resource.setrlimit(resource.RLIMIT_AS, (used + (300 << 20), resource.RLIM_INFINI
 for size in (200, 150, 250, 100, 200):
     np.ndarray((size << 20,), "uint8", Memory(size << 20))[::4096] = 1
 """)
+
+
+def test_a_result_that_no_memory_holds_is_a_memory_error() -> None:
+    with pytest.raises(MemoryError, match="more than memory can hold"):
+        Tensor.zeros(2**40, 2**40).contiguous().numpy()
