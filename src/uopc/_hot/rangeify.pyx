@@ -6,7 +6,7 @@ for memory to be read (or None).  Each request is answered once.  What an op doe
 Python:
 
 - ``moves[op](node, idx, ctx) -> idx of the source`` for movement ops,
-- ``values[op](node, idx, gate, ctx) -> (requests, combine)`` for the others, where ``combine(answers)`` gives the value,
+- ``values[op](node, idx, gate, ctx) -> (requests, combine)`` for the others, where ``combine(answers)`` is the value,
   or again a pair where the answers lead to further requests.
 
 ALU ops need no rule: their sources are asked at the same index.
