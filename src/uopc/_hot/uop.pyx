@@ -436,6 +436,13 @@ KEPT.extend([intern(C_CONST, INDEX_INFO, EMPTY, value) for value in range(LEAST_
 
 cpdef list toposort(object roots):
     """All nodes below ``roots`` (a UOp or a sequence), each once, sources before users, in a stable order."""
+    return walk([roots] if type(roots) is UOp else list(roots), None)
+
+
+cdef list walk(list start, dict replaced):
+    """All nodes below ``start``, sources before users; what is below a node that is a key of ``replaced`` with a UOp as
+    its value is left out.
+    """
     cdef PtrMap seen
     cdef Stack st
     cdef list out = []
@@ -445,7 +452,6 @@ cpdef list toposort(object roots):
     cdef Py_ssize_t i
     cdef PyObject* OPEN = <PyObject*>EMPTY
     cdef PyObject* DONE = <PyObject*>OPS
-    cdef list start = [roots] if type(roots) is UOp else list(roots)
     ptrmap_init(&seen, 256)
     stack_init(&st)
     try:
@@ -465,6 +471,8 @@ cpdef list toposort(object roots):
                 out.append(u)
                 continue
             ptrmap_set(&seen, p, OPEN)
+            if replaced is not None and type(replaced.get(u)) is UOp:
+                continue
             for i in range(PyTuple_GET_SIZE(u.src) - 1, -1, -1):
                 if ptrmap_get(&seen, <PyObject*>PyTuple_GET_ITEM(u.src, i)) == NULL:
                     push(&st, <PyObject*>PyTuple_GET_ITEM(u.src, i))
@@ -486,7 +494,7 @@ cdef list replace_nodes(list roots, dict mapping):
     cdef PyObject* r
     if not mapping:
         return roots
-    order = toposort(roots)
+    order = walk(roots, mapping)
     ptrmap_init(&memo, len(order))
     try:
         for u in order:
