@@ -349,3 +349,16 @@ def test_format_graph() -> None:
 
 def test_every_op_can_be_named() -> None:
     assert set(TABLE) == set(Ops) and len(Ops) <= 128
+
+
+def test_substitute_looks_below_no_node_that_it_replaces() -> None:
+    x = load(F, 97)
+    inner = x + 1.0
+    outer = inner * 2.0
+
+    def fail(u: UOp) -> UOp:
+        raise AssertionError(u)
+
+    assert outer.substitute({inner: x, x: fail}) == x * 2.0
+    with pytest.raises(AssertionError):
+        (outer + x).substitute({inner: x, x: fail})
