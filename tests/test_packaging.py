@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.metadata
+import os
 import re
 import subprocess
 import sys
@@ -73,7 +74,8 @@ def test_an_unbuilt_source_tree_says_how_to_build_it(tmp_path: Path) -> None:
     (tmp_path / "uopc" / "__init__.py").touch()
     (package / "__init__.py").write_text((ROOT / "uopc" / "_hot" / "__init__.py").read_text(encoding="utf-8"))
     command = [sys.executable, "-c", "import uopc._hot"]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    seeing_it = {k: v for k, v in os.environ.items() if k != "PYTHONSAFEPATH"}
+    run = subprocess.run(command, cwd=tmp_path, env=seeing_it, capture_output=True, text=True, check=False)
     assert run.returncode == 1
     assert f"ImportError: uopc is imported from the source tree {tmp_path}" in run.stderr
     assert "pip install -e ." in run.stderr
