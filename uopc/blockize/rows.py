@@ -25,13 +25,19 @@ def _kept(body: UOp) -> list[UOp]:
     """Values of a whole row that are dear and used more than once, none inside another."""
     order = toposort(body)
     users: dict[UOp, int] = {}
+    moved: set[UOp] = set()
     for u in order:
         for s in dict.fromkeys(u.src):
             users[s] = users.get(s, 0) + 1
+            if u.op not in ALU and u.op is not Ops.REDUCE:
+                moved.add(s)  # asked for at another index than that of the row
+    for u in reversed(order):
+        if u in moved and u.op in ALU:
+            moved.update(u.src)
     dear: set[UOp] = set()
     out: list[UOp] = []
     for u in order:
-        if u.op not in ALU or u.shape != body.shape:
+        if u.op not in ALU or u.shape != body.shape or u in moved:
             continue
         if u.op in DEAR or any(s in dear for s in u.src):
             dear.add(u)
