@@ -51,7 +51,9 @@ def shipped() -> set[PurePosixPath]:
     """The files of the installed distribution; skips where it is an editable one, which records none of them."""
     if INSTALLED.parent == ROOT:
         pytest.skip("installed in editable mode")
-    files = importlib.metadata.files("uopc")
+    # of the installed package, not of the checkout, whose build leaves a list of its sources
+    (found,) = importlib.metadata.distributions(name="uopc", path=[str(INSTALLED.parent)])
+    files = found.files
     assert files is not None
     return {PurePosixPath(file) for file in files if file.parts[0] == "uopc" and "__pycache__" not in file.parts}
 

@@ -33,12 +33,9 @@ def memory(values, dtype=np.float32):
 
 
 def seeds_agree(first: int, count: int, name: str) -> None:
-    tally = Tally()
     with machine(name):
-        reports = run(range(first, first + count // 2), tally) + run(range(first + count // 2, first + count), tally)
+        reports = run(range(first, first + count // 2)) + run(range(first + count // 2, first + count))
     assert not reports, "\n\n".join(reports)
-    # what is not claimed is not tested
-    assert tally.known > 0.8 * tally.elements and tally.exact > 0.2 * tally.elements
 
 
 @pytest.mark.parametrize("first", [0, EACH])
@@ -72,6 +69,15 @@ def test_small_graphs_agree(data, special):
     note(format_graph(*roots))
     failures = check(roots, threads=()) if roots else []
     assert not failures, failures[0].text
+
+
+def test_most_elements_are_claimed():
+    """What is not claimed is not tested.  Over many graphs: one large graph can outweigh a batch."""
+    tally = Tally()
+    for seed in range(300):
+        for claim in claims(graph_of(seed)):
+            tally.add(claim)
+    assert tally.known > 0.8 * tally.elements and tally.exact > 0.2 * tally.elements
 
 
 # ---- the yardstick itself can fail ----------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ class Worker:
     def __init__(self, impl: str, threads: int) -> None:
         self.impl = impl
         names = dict.fromkeys(_THREADS, str(threads))
-        path = os.pathsep.join(dict.fromkeys(["", *sys.path]))  # a user's module is found as here
+        path = os.pathsep.join(dict.fromkeys(sys.path))  # a user's module is found as here
         self.process = subprocess.Popen(
             [sys.executable, "-m", "uopc.inspect.sweep.worker", impl],
             stdin=subprocess.PIPE,
