@@ -216,6 +216,8 @@ def _ask(command: tuple[str, ...]) -> list[str]:
 
 def _build(compiler: Compiler, source: str, flags: tuple[str, ...]) -> bytes:
     """The bytes of a shared library.  CompileError if the compiler fails."""
+    if not compiler.is_gcc:  # a tuning for gcc; to zig it names the processor, and takes back -march
+        flags = tuple(flag for flag in flags if not flag.startswith("-mtune="))
     command = [*compiler.command, *ALWAYS, *flags]
     if compiler.linker is not None:
         return _build_in_memory(command, *compiler.linker, source)
