@@ -29,6 +29,11 @@ SILENT = (Ops.BUFFER, Ops.ALLOC, Ops.CONST, Ops.INDEX, Ops.SINK)
 VALUES = ALU | {Ops.LOAD, Ops.HREDUCE, Ops.SHUFFLE}
 
 
+def _fits(code: Code) -> bool:
+    """Whether it may stand inside its user's text."""
+    return code.depth < MAX_DEPTH and len(code.text) <= MAX_TEXT
+
+
 class Kernel:
     """One kernel while it is printed."""
 
@@ -139,18 +144,29 @@ class Kernel:
             return
         memory = self.memory
         code = memory.expression(u)
-        if fate == INLINE and code.depth < MAX_DEPTH and len(code.text) <= MAX_TEXT:
+        if fate == INLINE and u.op is Ops.MUL and u.dtype.is_float and not _fits(code):
+            # A product goes where it is added, or gcc makes one fused operation of some copies of an unrolled sum and
+            # two of others, between which it has put a branch: the same element in other bits.
+            for s in u.src:
+                if s in memory.code and memory.code[s].depth:
+                    self.hold(s, memory.code[s])
+            code = memory.expression(u)
+        if fate == INLINE and _fits(code):
             memory.code[u] = code
-            return
+        else:
+            self.hold(u, code)
+
+    def hold(self, u: UOp, code: Code) -> None:
+        """A value as a constant of C."""
         dtype = u.dtype
         if dtype.is_bool and dtype.count > 1:
-            c_type = self.unit.mask(memory.masks[u], dtype.count)
+            c_type = self.unit.mask(self.memory.masks[u], dtype.count)
         else:
             c_type = self.unit.type(dtype)
         name = f"v{self.values}"
         self.values += 1
         self.lines.append(f"{self.margin}{c_type} {name} = {code.text};")
-        memory.code[u] = Code(name)
+        self.memory.code[u] = Code(name)
 
     # -- the unit
 
