@@ -66,31 +66,33 @@ void online_softmax_range(void *const *args, long lo, long hi) {
       float v13 = v12 - 1.2583166e+07f;
       float v14 = v11 + v13 * -0.69314575f + v13 * -1.4286068e-06f;
       float v15 = (v14 * 0.0013780594f + 0.0083731245f) * v14 + 0.041669536f;
-      float v16 = ((v15 * v14 + 0.16666472f) * v14 + 0.49999985f) * v14;
+      float v16 = (v15 * v14 + 0.16666472f) * v14 + 0.49999985f;
       int v17 = i32_bits_f32(v12);
       int v18 = v17 >> 1;
-      float v19 = ((v16 + 1.0f) * v14 + 1.0f) * f32_bits_i32(v18 << 23);
-      float v20 = v19 * f32_bits_i32((v17 - v18) << 23);
-      float v21 = at_most_f32(at_least_f32(v8 + v10, -104.0f), 89.0f);
-      float v22 = v21 * 1.442695f + 1.2583166e+07f;
-      float v23 = v22 - 1.2583166e+07f;
-      float v24 = v21 + v23 * -0.69314575f + v23 * -1.4286068e-06f;
-      float v25 = (v24 * 0.0013780594f + 0.0083731245f) * v24 + 0.041669536f;
-      float v26 = ((v25 * v24 + 0.16666472f) * v24 + 0.49999985f) * v24;
-      int v27 = i32_bits_f32(v22);
-      int v28 = v27 >> 1;
-      float v29 = ((v26 + 1.0f) * v24 + 1.0f) * f32_bits_i32(v28 << 23);
-      float v30 = v29 * f32_bits_i32((v27 - v28) << 23);
-      f32x16 v31 = *(f32x16u *)a2 * v20 + v30 * *(const f32x16u *)(d3 + v5);
-      f32x16 v32 = *(f32x16u *)(a2 + 16);
+      float v19 = (v16 * v14 + 1.0f) * v14 + 1.0f;
+      float v20 = f32_bits_i32(v18 << 23);
+      float v21 = v19 * v20 * f32_bits_i32((v17 - v18) << 23);
+      float v22 = at_most_f32(at_least_f32(v8 + v10, -104.0f), 89.0f);
+      float v23 = v22 * 1.442695f + 1.2583166e+07f;
+      float v24 = v23 - 1.2583166e+07f;
+      float v25 = v22 + v24 * -0.69314575f + v24 * -1.4286068e-06f;
+      float v26 = (v25 * 0.0013780594f + 0.0083731245f) * v25 + 0.041669536f;
+      float v27 = (v26 * v25 + 0.16666472f) * v25 + 0.49999985f;
+      int v28 = i32_bits_f32(v23);
+      int v29 = v28 >> 1;
+      float v30 = (v27 * v25 + 1.0f) * v25 + 1.0f;
+      float v31 = f32_bits_i32(v29 << 23);
+      float v32 = v30 * v31 * f32_bits_i32((v28 - v29) << 23);
+      f32x16 v33 = *(f32x16u *)a2 * v21 + v32 * *(const f32x16u *)(d3 + v5);
+      f32x16 v34 = *(f32x16u *)(a2 + 16);
       a0 = v9;
-      a1 = a1 * v20 + v30;
-      *(f32x16u *)a2 = v31;
-      *(f32x16u *)(a2 + 16) = v32 * v20 + v30 * *(const f32x16u *)(d3 + v6);
+      a1 = a1 * v21 + v32;
+      *(f32x16u *)a2 = v33;
+      *(f32x16u *)(a2 + 16) = v34 * v21 + v32 * *(const f32x16u *)(d3 + v6);
     }
-    float v33 = a1;
-    *(f32x16u *)(d0 + v0) = *(f32x16u *)a2 / v33;
-    *(f32x16u *)(d0 + v2) = *(f32x16u *)(a2 + 16) / v33;
+    float v35 = a1;
+    *(f32x16u *)(d0 + v0) = *(f32x16u *)a2 / v35;
+    *(f32x16u *)(d0 + v2) = *(f32x16u *)(a2 + 16) / v35;
   }
 }
 
