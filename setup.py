@@ -8,7 +8,6 @@ which holds no `.pxd`.  setuptools runs Cython itself on a `.pyx` source; the C 
 from __future__ import annotations
 
 from glob import glob
-from os.path import exists
 from typing import Any
 
 import numpy
@@ -68,7 +67,7 @@ CALL = hot_module(
 EXTENSIONS = [*(hot_module(name, [], extra_compile_args=C_FLAGS) for name in PURE), RUNTIME, CALL]
 
 setup(
-    packages=[package for package in PACKAGES if exists(package.replace(".", "/"))],
+    packages=PACKAGES,
     package_data={"uopc": ["py.typed"], "uopc._hot": ["*.pyi"], "uopc.inspect": ["*.html"]},
-    ext_modules=[extension for extension in EXTENSIONS if exists(extension.sources[0])],
+    ext_modules=EXTENSIONS,
 )

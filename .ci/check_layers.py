@@ -61,7 +61,6 @@ LAYERS = (
                     "call",
                 )
             ),
-            "uopc._hot.call",
         ),
         Inner.ORDERED,
     ),

@@ -69,22 +69,12 @@ def run(page: Path) -> list[str]:
 
 
 def fix_machine() -> None:
-    """Kernels for a machine with vectors of 64 bytes, 32 KB of L1 and 1 MB of L2."""
-    from uopc import pipeline
-    from uopc.runtime.device import Device
+    """Kernels for the machine of the tests."""
+    from fixed import MACHINE
 
-    machine = Device(
-        cores=2,
-        l1d=32 << 10,
-        l2=1 << 20,
-        l3=32 << 20,
-        vector_bytes=64,
-        has_bf16_dot=False,
-        cpu_model="pages",
-        page_size=4096,
-        cpu_features=frozenset(),
-    )
-    pipeline.device = lambda: machine  # type: ignore[assignment]
+    from uopc import pipeline
+
+    pipeline.device = lambda: MACHINE  # type: ignore[assignment]
 
 
 def _run_here(page: Path) -> list[str]:

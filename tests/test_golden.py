@@ -17,26 +17,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fixed import MACHINE, Recompute
 from loop_ir import skeleton, to_linear
 
 from uopc import Tensor, pipeline
 from uopc.pipeline import Kernel, make_plan
-from uopc.rangeify import Ctx, Opts, lower
 from uopc.render_c import render_c
-from uopc.runtime.device import Device
-from uopc.uop import UOp
-
-MACHINE = Device(
-    cores=2,
-    l1d=32 << 10,
-    l2=1 << 20,
-    l3=32 << 20,
-    vector_bytes=64,
-    has_bf16_dot=False,
-    cpu_model="golden",
-    page_size=4096,
-    cpu_features=frozenset(),
-)
 
 
 @pytest.fixture(autouse=True)
@@ -45,16 +31,6 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(pipeline, "device", lambda: MACHINE)
     monkeypatch.setattr(pipeline, "_kernels", {})
     yield
-
-
-class Recompute:
-    """Loop sizes for a kernel that writes down nothing: threads take rows, 16 columns are computed at a time."""
-
-    def layout(self, roots: list[UOp]) -> list[UOp]:
-        return roots
-
-    def lower(self, body: UOp, out: UOp) -> UOp:
-        return lower(body, out, Ctx(opts=Opts(upcast={1: 16}, thread=0)))
 
 
 def array(*shape: int) -> Tensor:
@@ -75,7 +51,7 @@ CASES: dict[str, tuple[Callable[[], Tensor], dict[str, Any]]] = {
     "matmul": (lambda: array(64, 128) @ array(128, 96), {}),
     "softmax_row": (lambda: array(200, 300).softmax(-1), {}),
     "transposed_copy": (lambda: array(100, 60).T.contiguous(), {}),
-    "masked_attention_by_recompute": (lambda: masked_attention(64, 32), {"fuse_reduce": True, "opt": Recompute()}),
+    "masked_attention_by_recompute": (lambda: masked_attention(64, 32), {"fuse_reduce": True, "opt": Recompute(16)}),
 }
 
 

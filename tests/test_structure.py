@@ -9,26 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fixed import Recompute
 from loop_ir import Ops, UOp
 
 import uopc.rangeify.movement as reshape_rule
 from uopc import Tensor, pipeline
 from uopc.count import products, times
 from uopc.pipeline import Plan, make_plan
-from uopc.rangeify import Ctx, Opts, lower
-
-
-class Recompute:
-    """Fused with recompute: threads take rows, ``upcast`` columns are computed at a time."""
-
-    def __init__(self, upcast: int) -> None:
-        self.upcast = upcast
-
-    def layout(self, roots: list[UOp]) -> list[UOp]:
-        return roots
-
-    def lower(self, body: UOp, out: UOp) -> UOp:
-        return lower(body, out, Ctx(opts=Opts(upcast={1: self.upcast}, thread=0)))
+from uopc.rangeify import Ctx
 
 
 def arrays(n: int, d: int) -> list[Tensor]:

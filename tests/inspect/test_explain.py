@@ -8,26 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fixed import Recompute
 
 import uopc
 import uopc.rangeify.movement as reshape_rule
 from uopc import Tensor, pipeline
 from uopc.pipeline import make_plan
-from uopc.rangeify import Ctx, Opts, lower
-from uopc.uop import UOp
-
-
-class Recompute:
-    """Threads take rows, ``upcast`` columns are computed at a time."""
-
-    def __init__(self, upcast: int) -> None:
-        self.upcast = upcast
-
-    def layout(self, roots: list[UOp]) -> list[UOp]:
-        return roots
-
-    def lower(self, body: UOp, out: UOp) -> UOp:
-        return lower(body, out, Ctx(opts=Opts(upcast={1: self.upcast}, thread=0)))
+from uopc.rangeify import Ctx
 
 
 def arrays(*shapes: tuple[int, ...]) -> list[Any]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from uopc.cascade.derivation import Piece
 from uopc.cascade.frame import Body, Frame
-from uopc.cascade.lift import base, lifted
+from uopc.cascade.lift import base, lifted, operations
 from uopc.ops import ALU, Ops
 from uopc.uop import UOp
 
@@ -81,14 +81,7 @@ def _formula(u: UOp, body: Body, names: _Names, primed: bool) -> str:
     """A part of a body as text; running values with a prime where they are those after the block."""
     inner, _ = lifted(u)
     memo: dict[UOp, str] = {}
-    stack = [inner]
-    while stack:
-        v = stack[-1]
-        missing = [s for s in v.src if s not in memo] if v.op in ALU and v not in memo else []
-        if missing:
-            stack += missing
-            continue
-        stack.pop()
+    for v in operations(inner):
         if v.op in ALU:
             memo[v] = _applied(v, [memo[s] for s in v.src])
         elif base(v).op is Ops.CONST:

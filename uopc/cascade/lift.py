@@ -52,6 +52,20 @@ def _moved(u: UOp, moves: Moves) -> UOp:
     return u
 
 
+def operations(x: UOp) -> list[UOp]:
+    """The elementwise operations of ``x`` and what they are applied to, each once, sources before users."""
+    done: dict[UOp, None] = {}
+    stack = [x]
+    while stack:
+        u = stack[-1]
+        missing = [s for s in u.src if s not in done] if u.op in ALU and u not in done else []
+        if missing:
+            stack += missing
+            continue
+        done[stack.pop()] = None
+    return list(done)
+
+
 def cone(x: UOp) -> list[UOp]:
     """The nodes of ``x`` down to the first reduction or memory on each path."""
     seen: dict[UOp, None] = {}

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from uopc.cascade.lift import operations
 from uopc.ops import ALU, Ops, identity
 from uopc.uop import DType, UOp
 
@@ -96,18 +97,7 @@ class Samples:
 def evaluate(u: UOp, known: dict[UOp, Any], samples: Samples, steps: slice) -> Array:
     """The value of a ranged expression on the samples ``steps`` of the axis; ``known`` holds what stands in buffers."""
     memo: dict[UOp, Any] = {}
-    stack = [u]
-    while stack:
-        v = stack[-1]
-        if v in memo:
-            stack.pop()
-            continue
-        inner = v.src if v.op in ALU else ()
-        missing = [s for s in inner if s not in memo]
-        if missing:
-            stack += missing
-            continue
-        stack.pop()
+    for v in operations(u):
         if v.op in ALU:
             memo[v] = _compute(v, [memo[s] for s in v.src])
         elif v.op is Ops.CONST:
