@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import selectors
-import signal
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from uopc.inspect.sweep.process import Process, WorkerFailed
 
 HERE = Path(__file__).resolve().parent
 START_TIMEOUT, TIMEOUT = 120.0, 400.0  # seconds; a compiler may take minutes on a busy machine
@@ -41,81 +38,21 @@ def environment(variant: str, threads: int) -> dict[str, str]:
     return made
 
 
-class WorkerFailed(Exception):
-    """The worker died or did not answer in time."""
-
-
-class Worker:
+class Worker(Process):
     """One library's process.  ``versions``: of what is measured.  WorkerFailed if it does not start."""
 
     def __init__(self, variant: str, threads: int) -> None:
-        self.variant = variant
-        self.log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
         command = [sys.executable, str(HERE / "worker.py"), variant, str(threads)]
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.log,
-            env=environment(variant, threads),
-            cwd=tempfile.gettempdir(),
-        )
-        self._unread = b""
-        hello = self._reply(START_TIMEOUT)
+        super().__init__(command, environment(variant, threads), tempfile.gettempdir())
+        hello = self.ask("hello", START_TIMEOUT)
         if "skip" in hello:
             self.end()
             raise WorkerFailed(hello["skip"])
         self.versions: dict[str, str] = hello["versions"]
-        self._signal(signal.SIGSTOP)
 
     def ask(self, do: str, timeout: float = TIMEOUT, **request: Any) -> dict[str, Any]:
-        """Wake the worker, have it answer, and stop it."""
-        self._signal(signal.SIGCONT)
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(json.dumps({"do": do, **request}).encode() + b"\n")
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            raise WorkerFailed(self._last_words()) from None
-        reply = self._reply(timeout)
-        self._signal(signal.SIGSTOP)
-        return reply
-
-    def _signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(number)
-
-    def _reply(self, timeout: float) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        fd, stop = self.process.stdout.fileno(), time.monotonic() + timeout
-        with selectors.DefaultSelector() as selector:
-            selector.register(fd, selectors.EVENT_READ)
-            while b"\n" not in self._unread:
-                if not selector.select(max(0.0, stop - time.monotonic())):
-                    self.end()
-                    raise WorkerFailed(f"no answer in {timeout:.0f} s")
-                part = os.read(fd, 1 << 16)
-                if not part:
-                    raise WorkerFailed(self._last_words())
-                self._unread += part
-        line, _, self._unread = self._unread.partition(b"\n")
-        return json.loads(line)
-
-    def _last_words(self) -> str:
-        code = self.process.wait()
-        self.log.seek(0)
-        lines = self.log.read().decode("utf-8", "replace").strip().splitlines()
-        return f"ended with code {code}" + (f": {lines[-1][:160]}" if lines else "")
-
-    def end(self) -> None:
-        """Kill the worker, stopped or not."""
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
+        """As of any Process, with more patience."""
+        return super().ask(do, timeout, **request)
 
 
 class Workers:

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import selectors
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +13,7 @@ from typing import Any, TextIO
 
 from uopc.inspect.report import duration, size
 from uopc.inspect.sweep.problems import Problem
+from uopc.inspect.sweep.process import Process, WorkerFailed
 from uopc.inspect.sweep.results import Log, Point, as_table, progress
 
 ROUNDS = 5
@@ -32,77 +29,27 @@ _THREADS = (
 _KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 
 
-class WorkerFailed(Exception):
-    """A worker died, did not answer in time, or cannot do what it is for."""
-
-
-class Worker:
+class Worker(Process):
     """The process of one implementation.  WorkerFailed where its library is absent."""
 
     def __init__(self, impl: str, threads: int) -> None:
         self.impl = impl
         names = dict.fromkeys(_THREADS, str(threads))
         path = os.pathsep.join(dict.fromkeys(sys.path))  # a user's module is found as here
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "uopc.inspect.sweep.worker", impl],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, **_KEEP_MEMORY, **names, "JAX_PLATFORMS": "cpu", "PYTHONPATH": path},
-            start_new_session=True,  # Ctrl-C is the parent's to handle
-        )
-        self._unread = b""
+        command = [sys.executable, "-m", "uopc.inspect.sweep.worker", impl]
+        super().__init__(command, {**os.environ, **_KEEP_MEMORY, **names, "JAX_PLATFORMS": "cpu", "PYTHONPATH": path})
         try:
             self.versions = self.ask("hello")["versions"]
         except WorkerFailed:
             self.end()
             raise
 
-    def ask(self, do: str, **request: Any) -> dict[str, Any]:
-        """Wake the worker, have it answer, and stop it.  WorkerFailed where the answer is a refusal."""
-        self._signal(signal.SIGCONT)
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(json.dumps({"do": do, **request}).encode() + b"\n")
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            raise WorkerFailed(f"its process ended with code {self.process.wait()}") from None
-        answer = self._answer()
-        self._signal(signal.SIGSTOP)
+    def ask(self, do: str, timeout: float = PATIENCE, **request: Any) -> dict[str, Any]:
+        """As of any Process; WorkerFailed also where the answer is a refusal."""
+        answer = super().ask(do, timeout, **request)
         if "skip" in answer:
             raise WorkerFailed(answer["skip"])
         return answer
-
-    def _answer(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        fd, stop = self.process.stdout.fileno(), time.monotonic() + PATIENCE
-        with selectors.DefaultSelector() as selector:
-            selector.register(fd, selectors.EVENT_READ)
-            while b"\n" not in self._unread:
-                if not selector.select(max(0.0, stop - time.monotonic())):
-                    self.end()
-                    raise WorkerFailed(f"no answer in {PATIENCE:.0f} s")
-                part = os.read(fd, 1 << 16)
-                if not part:
-                    raise WorkerFailed(f"its process ended with code {self.process.wait()}")
-                self._unread += part
-        line, _, self._unread = self._unread.partition(b"\n")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def _signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(number)
-
-    def end(self) -> None:
-        """Kill the worker, stopped or not."""
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
 
 
 @dataclass
