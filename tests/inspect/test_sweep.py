@@ -213,3 +213,17 @@ def test_explain_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert main(["explain", name, "--n", "16", "--json", "--fuse-reduce", "no"]) == 0
     assert json.loads(capsys.readouterr().out)["options"]["fuse_reduce"] is False
     assert main(["explain", "none"]) == 2
+
+
+def test_a_working_directory_hides_nothing_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with a module `uopc` of its own: parent and workers see the package that the parent runs."""
+    (tmp_path / "uopc.py").write_text("raise ImportError('the wrong uopc')\n")
+    (tmp_path / "mine.py").write_text("import helper\n\ndef twice(x):\n    return helper.two(x)\n")
+    (tmp_path / "helper.py").write_text("def two(x):\n    return x + x\n")
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    command = ["sweep", "mine:twice", "--n", "4", "--impl", "derived", "--rounds", "1", "--seconds", "0.01"]
+    assert main([*command, "--log", "log"]) == 0
+    assert len(Log(Path("log")).read()["derived", 4].times) >= 1
+    assert sys.path == [*before, str(tmp_path)]

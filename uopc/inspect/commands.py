@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -102,7 +101,6 @@ def _explain(chosen: argparse.Namespace) -> int:
     from uopc.inspect.sweep.problems import Problem, find_user
     from uopc.options import options
 
-    sys.path.insert(0, os.getcwd())
     try:
         user = find_user(chosen.function)
         arrays = Problem(chosen.function, chosen.n, chosen.d).inputs()
@@ -175,7 +173,6 @@ def _sweep(chosen: argparse.Namespace) -> int:
     from uopc.inspect.sweep import forms, peers, problems, results, run
     from uopc.runtime import get_num_threads
 
-    sys.path.insert(0, os.getcwd())
     impls = (
         chosen.impl.split(",")
         if chosen.impl

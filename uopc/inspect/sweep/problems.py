@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 import pkgutil
 import runpy
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -148,18 +151,19 @@ class User:
 
 
 def find_user(name: str) -> User:
-    """``module:function`` or ``file.py:function``; beside it, ``inputs(n)`` and ``reference(*arrays)`` are used where
-    they exist.  ValueError where there is no such function."""
+    """``module:function`` or ``file.py:function``, also in the working directory; beside it, ``inputs(n)`` and
+    ``reference(*arrays)`` are used where they exist.  ValueError where there is no such function."""
     import inspect
 
     place, colon, attribute = name.rpartition(":")
     if not colon:
         raise ValueError(f"{name!r} is neither {', '.join(NAMES)} nor module:function")
     try:
-        if place.endswith(".py"):
-            names = runpy.run_path(place, run_name=place.removesuffix(".py"))
-        else:
-            names = vars(pkgutil.resolve_name(place))
+        with _working_directory_first():
+            if place.endswith(".py"):
+                names = runpy.run_path(place, run_name=place.removesuffix(".py"))
+            else:
+                names = vars(pkgutil.resolve_name(place))
         function = names[attribute]
     except (ImportError, OSError, KeyError, AttributeError) as error:
         raise ValueError(f"{name!r} is not found: {type(error).__name__}: {error}") from error
@@ -168,6 +172,20 @@ def find_user(name: str) -> User:
     parameters = inspect.signature(function).parameters.values()
     arity = sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty for p in parameters)
     return User(function, arity, names.get("inputs"), names.get("reference"))
+
+
+@contextmanager
+def _working_directory_first() -> Iterator[None]:
+    """Python looks for modules in the working directory first; and from then on last, where it hides nothing installed
+    (what the function imports when it is called is found, and a worker finds the same uopc as its parent)."""
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
+        if here not in sys.path:
+            sys.path.append(here)
 
 
 def _by_uopc(function: Callable[..., Any], wide: list[Array]) -> Array:

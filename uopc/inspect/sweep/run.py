@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 import time
@@ -28,6 +29,12 @@ _THREADS = (
 # glibc keeps what is freed, so that code is compared and not page faults.
 _KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 
+# Modules, this package above all, are found where the parent finds them, whatever the working directory holds.
+_START = """import json, sys
+sys.path[:] = json.loads(sys.argv.pop(1))
+from uopc.inspect.sweep.worker import main
+main(sys.argv[1])"""
+
 
 class Worker(Process):
     """The process of one implementation.  WorkerFailed where its library is absent."""
@@ -35,9 +42,8 @@ class Worker(Process):
     def __init__(self, impl: str, threads: int) -> None:
         self.impl = impl
         names = dict.fromkeys(_THREADS, str(threads))
-        path = os.pathsep.join(dict.fromkeys(sys.path))  # a user's module is found as here
-        command = [sys.executable, "-m", "uopc.inspect.sweep.worker", impl]
-        super().__init__(command, {**os.environ, **_KEEP_MEMORY, **names, "JAX_PLATFORMS": "cpu", "PYTHONPATH": path})
+        command = [sys.executable, "-c", _START, json.dumps(sys.path), impl]
+        super().__init__(command, {**os.environ, **_KEEP_MEMORY, **names, "JAX_PLATFORMS": "cpu"})
         try:
             self.versions = self.ask("hello")["versions"]
         except WorkerFailed:

@@ -1,15 +1,13 @@
 """A worker process: one implementation, prepared for one size at a time, and timed in rounds.
 
-    python -m uopc.inspect.sweep.worker IMPLEMENTATION
-
-It reads requests from standard input, one JSON object a line, and answers each with one; what libraries print goes to
-standard error.  Its parent stops it (SIGSTOP) between requests, so that its threads disturb no other worker.
+Started by run.Worker.  It reads requests from standard input, one JSON object a line, and answers each with one; what
+libraries print goes to standard error.  Its parent stops it (SIGSTOP) between requests, so that its threads disturb no
+other worker.
 """
 
 from __future__ import annotations
 
 import gc
-import sys
 import time
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -78,5 +76,6 @@ class Server:
         return {}
 
 
-if __name__ == "__main__":
-    serve(Server(sys.argv[1]))
+def main(impl: str) -> None:
+    """The whole life of a worker."""
+    serve(Server(impl))
