@@ -9,7 +9,7 @@ from uopc.jit import ShapeDtype, jit, precompile
 from uopc.options import Options, options
 from uopc.runtime import memory_stats, num_threads, set_num_threads
 from uopc.runtime.capture import CaptureError
-from uopc.tensor import Tensor, manual_seed, scaled_dot_product_attention
+from uopc.tensor import Tensor, conv2d, manual_seed, scaled_dot_product_attention
 
 if TYPE_CHECKING:
     from uopc.inspect.explain import explain
@@ -23,6 +23,7 @@ __all__ = [
     "Options",
     "ShapeDtype",
     "Tensor",
+    "conv2d",
     "dtypes",
     "explain",
     "jit",

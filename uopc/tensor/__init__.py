@@ -3,15 +3,16 @@
 Each file adds one subject to the class of the file before; a new method is one function in one file.
 
 core (state, values) -> casts -> movement -> arithmetic -> functions -> reduce -> indexing -> creation -> contraction ->
-nn -> random
+nn -> convolution -> random
 """
 
 from __future__ import annotations
 
+from uopc.tensor.convolution import conv2d
 from uopc.tensor.nn import scaled_dot_product_attention
 from uopc.tensor.random import Random, manual_seed
 
-__all__ = ["Tensor", "manual_seed", "scaled_dot_product_attention"]
+__all__ = ["Tensor", "conv2d", "manual_seed", "scaled_dot_product_attention"]
 
 
 class Tensor(Random):
