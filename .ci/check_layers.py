@@ -76,6 +76,7 @@ LAYERS = (
             ),
             "uopc.rangeify",
             "uopc.rangeify.nest",
+            "uopc.rangeify.positions",
         ),
         Inner.ORDERED,
     ),
@@ -112,7 +113,8 @@ LAYERS = (
     Layer(
         "passes",
         (
-            *(f"uopc.{name}" for name in ("cascade", "kernelize", "blockize", "decompose", "linearize", "count")),
+            *(f"uopc.{name}" for name in ("cascade", "kernelize", "joint", "blockize", "decompose", "linearize")),
+            "uopc.count",
             "uopc.render_c",
             "uopc.opt.*",
         ),

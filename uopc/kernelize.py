@@ -205,6 +205,12 @@ class _Cuts:
         self.staged: set[UOp] = {s for s in root.src if s.op not in (Ops.STAGE, Ops.BUFFER)}
         self.together: set[UOp] = set()
         self.under_stage = {u.src[0] for u in self.order if u.op is Ops.STAGE}
+        self.place = {u: k for k, u in enumerate(self.order)}
+        # what is computed element by element from the results of a cascade
+        self.running: set[UOp] = set()
+        for u in self.order:
+            if u.op is Ops.COMPONENT or (u.op in ALU | MOVEMENT and any(s in self.running for s in u.src)):
+                self.running.add(u)
 
     def run(self) -> set[UOp]:
         """The nodes to write down."""
@@ -215,6 +221,8 @@ class _Cuts:
                 continue
             if u.op is Ops.CASCADE:
                 self.keep_together(u)
+                first = next(iter(self.instances[u]), None)
+                self.instances[u] = {} if first is None else {first: True}  # its kernels will be one
             if u in self.together and u.op is Ops.REDUCE:
                 kernels = dict.fromkeys(kernel for kernel, _ in self.instances.get(u, ()))
                 self.pass_down(u, {(kernel, _fresh_index(u, kernel)): False for kernel in kernels})
@@ -270,9 +278,11 @@ class _Cuts:
             return True
         if u.op in ALU and any(kernel.ops > MAX_KERNEL_OPS for kernel, _ in uses):
             return True
+        if u in self.running and self.joint(u):
+            return False
         if u.op is Ops.COMPONENT:
-            # a cascade runs over blocks of its kernel's output, and has its values there only
-            return not (len(uses) == 1 and all(self.instances[u].values()))
+            # a cascade runs over blocks of its kernels' outputs, and has its values there only
+            return True
         if u.op is Ops.REDUCE:
             return self.fuse_reduce is False or (
                 self.fuse_reduce is None and (len(uses) > MAX_INSTANCES or self.recompute_loses(u))
@@ -295,6 +305,14 @@ class _Cuts:
                 self.together.add(v)
                 if v.op not in (Ops.REDUCE, Ops.STAGE, Ops.BUFFER, Ops.COMPONENT):
                     stack += v.src
+
+    def joint(self, u: UOp) -> bool:
+        """Whether all uses of ``u`` are at their kernels' own index, by kernels that do not need one another: if ``u``
+        is a cascade's, they will be one kernel."""
+        if not all(self.instances[u].values()):
+            return False
+        roots = dict.fromkeys(kernel.root for kernel, _ in self.instances[u])
+        return len(roots) == 1 or not any(_reaches(a, b, self.place) for a in roots for b in roots if a is not b)
 
     def cheap_choice(self, u: UOp) -> bool:
         return len(u.src) <= MAX_INLINE_SOURCES and all(
@@ -332,6 +350,20 @@ class _Cuts:
         return any(
             kernel.evaluations(axes) >= BROADCAST_FACTOR * math.prod(u.shape) for kernel, axes in self.instances[u]
         )
+
+
+def _reaches(u: UOp, target: UOp, place: dict[UOp, int]) -> bool:
+    """Whether ``target`` goes into ``u``; ``place``: of each node in an order of sources first."""
+    seen, stack = {u}, [u]
+    while stack:
+        top = stack.pop()
+        if top is target:
+            return True
+        for s in top.src:
+            if s not in seen and place[s] >= place[target]:
+                seen.add(s)
+                stack.append(s)
+    return False
 
 
 def _from_nothing(u: UOp) -> bool:

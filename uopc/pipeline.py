@@ -19,6 +19,7 @@ from uopc import spec
 from uopc.blockize import blockize
 from uopc.cascade import cascade
 from uopc.decompose import decompose
+from uopc.joint import Store, at_root, joint, order
 from uopc.kernelize import kernelize
 from uopc.linearize import linearize
 from uopc.ops import KernelInfo, Level, Ops, ParamArg, Stage
@@ -153,6 +154,11 @@ class Kernel:
     root: UOp = field(repr=False)
 
     @property
+    def outs(self) -> int:
+        """How many buffers it writes: its first slots."""
+        return len({_buffer_of(s.src[0]) for s in self.root.src})
+
+    @property
     def slots(self) -> int:
         """How many buffers it takes."""
         return 1 + max((u.arg.slot for u in self.linear.src if u.op is Ops.BUFFER), default=-1)
@@ -209,25 +215,31 @@ class Plan:
 
 
 class _Split:
-    """Makes a kernel of each STAGE, sources first."""
+    """Makes a kernel of each STAGE, or of several that share one, sources first."""
 
     def __init__(self, root: UOp, settings: Settings) -> None:
         self.settings = settings
-        self.order = toposort(root)
-        self.inputs = [u for u in self.order if u.op is Ops.BUFFER]
+        nodes = toposort(root)
+        staged = [u for u in nodes if u.op is Ops.STAGE]
+        self.inputs = [u for u in nodes if u.op is Ops.BUFFER]
+        self.outs = [u for u in staged if u in set(root.src)]
+        self.temps = [u for u in staged if u not in set(root.src)]
         self.numbers = {u: k for k, u in enumerate(self.inputs)}
-        self.outs: list[tuple[DType, tuple[int, ...]]] = []
-        self.temps: list[tuple[DType, tuple[int, ...]]] = []
+        # slots that no input has: inputs keep the slots they came with
+        self.buffers = {
+            u: UOp(Ops.BUFFER, (), ParamArg(-1 - k, u.dtype, u.shape))
+            for k, u in enumerate((*self.outs, *self.temps), len(self.inputs))
+        }
+        self.numbers.update({buffer: -1 - buffer.arg.slot for buffer in self.buffers.values()})
+        self.stores = joint(root, self.buffers)
+        self.order = order(root, self.stores)
         self.calls: list[Call] = []
         self.results = root.src
-        self.roots = set(root.src)
         self.memo: dict[UOp, UOp] = {}
 
     def run(self) -> Plan:
-        """Rebuild the graph from the inputs up; each STAGE becomes the BUFFER that its kernels write."""
-        staged = [u for u in self.order if u.op is Ops.STAGE]
-        first_out = len(self.inputs)
-        first_temp = first_out + sum(u in self.roots for u in staged)
+        """Rebuild the graph from the inputs up; each STAGE becomes the BUFFER that its kernel writes."""
+        written: set[UOp] = set()
         for u in self.order:
             if u.op is Ops.SINK:
                 continue
@@ -235,21 +247,19 @@ class _Split:
                 src = tuple(self.memo[s] for s in u.src)
                 self.memo[u] = u if src == u.src else u.replace(src=src)
                 continue
-            if u in self.roots:
-                number = first_out + len(self.outs)
-                self.outs.append((u.dtype, u.shape))
-            else:
-                number = first_temp + len(self.temps)
-                self.temps.append((u.dtype, u.shape))
-            # a slot that no input has: inputs keep the slots they came with
-            buffer = UOp(Ops.BUFFER, (), ParamArg(-1 - number, u.dtype, u.shape))
-            self.numbers[buffer] = number
-            self.write(buffer, self.memo[u.src[0]])
-            self.memo[u] = buffer
+            self.memo[u] = self.buffers[u]
+            if u not in self.stores:
+                self.write(self.buffers[u], self.memo[u.src[0]])
+            elif self.buffers[u] not in written:
+                stores = [(target, self.memo[body]) for target, body in self.stores[u]]
+                written.update(_buffer_of(target) for target, _ in stores)
+                self.call(stores, 0)
         sizes = [(u.dtype, math.prod(u.arg.shape)) for u in self.inputs]
-        temps = [(d, math.prod(shape)) for d, shape in self.temps]
+        temps = [(u.dtype, math.prod(u.shape)) for u in self.temps]
+        outs = [(u.dtype, u.shape) for u in self.outs]
         slots = [u.arg.slot for u in self.inputs]
-        return Plan(self.calls, sizes, slots, self.outs, temps, [self.numbers[self.memo[r]] for r in self.results])
+        results = [self.numbers[self.buffers.get(r, r)] for r in self.results]
+        return Plan(self.calls, sizes, slots, outs, temps, results)
 
     def write(self, out: UOp, body: UOp) -> None:
         """The kernels that write ``body`` to ``out``."""
@@ -258,7 +268,7 @@ class _Split:
         if body.op in (Ops.STACK, Ops.CAT):
             self.write_parts(out, body)
         else:
-            self.call([_at_root(out, body)], 0)
+            self.call([at_root(out, body)], 0)
 
     def write_parts(self, out: UOp, body: UOp) -> None:
         """A STACK or CAT source by source: runs of sources of one shape share a kernel."""
@@ -296,29 +306,23 @@ class _Split:
             stores.append((UOp(Ops.SHRINK, (target,), bounds), part))
         self.call(stores, offset)
 
-    def call(self, stores: list[tuple[UOp, UOp]], offset: int) -> None:
-        """One kernel: its buffers renumbered from 0, the output first, so that equal kernels are the same graph."""
+    def call(self, stores: list[Store], offset: int) -> None:
+        """One kernel: its buffers renumbered from 0, those it writes first, so that equal kernels are the same graph.
+        Where it writes only one, ``offset`` is where in it the kernel's part begins."""
         root = sink(*(UOp(Ops.STORE, pair) for pair in stores))
-        out = next(u for u in toposort(stores[0][0]) if u.op is Ops.BUFFER)
-        buffers = [out, *(u for u in toposort(root) if u.op is Ops.BUFFER and u is not out)]
+        outs = list(dict.fromkeys(_buffer_of(target) for target, _ in stores))
+        buffers = list(dict.fromkeys((*outs, *(u for u in toposort(root) if u.op is Ops.BUFFER))))
         slots = {u: UOp(Ops.BUFFER, (), ParamArg(k, u.dtype, u.arg.shape)) for k, u in enumerate(buffers)}
-        named = KernelInfo(_name(root, out.arg.shape))
+        named = KernelInfo(_name(root, outs[0].arg.shape))
         kernel = compile_kernel(root.substitute(slots).replace(arg=named), self.settings)
-        places = tuple((self.numbers[u], offset if u is out else 0) for u in buffers)
+        places = tuple((self.numbers[u], offset if u is outs[0] else 0) for u in buffers)
         self.calls.append(Call(kernel, places))
 
 
-def _at_root(target: UOp, body: UOp) -> tuple[UOp, UOp]:
-    """A store without movement at its root: what reorders the value reorders the place that it is written to
-    instead."""
-    while body.op in (Ops.RESHAPE, Ops.PERMUTE):
-        if body.op is Ops.RESHAPE:
-            target = UOp(Ops.RESHAPE, (target,), body.src[0].shape)
-        else:
-            back = tuple(sorted(range(len(body.arg)), key=body.arg.__getitem__))
-            target = UOp(Ops.PERMUTE, (target,), back)
-        body = body.src[0]
-    return target, body
+def _buffer_of(target: UOp) -> UOp:
+    while target.op is not Ops.BUFFER:
+        target = target.src[0]
+    return target
 
 
 def _name(root: UOp, shape: tuple[int, ...]) -> str:

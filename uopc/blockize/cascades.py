@@ -11,14 +11,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from uopc._hot.rangeify import Engine
 from uopc.blockize.limits import limits
 from uopc.blockize.operands import View, packed, shared_parts
-from uopc.ops import ALU, MOVEMENT, AxisType, KernelInfo, Ops, Tile
-from uopc.rangeify import Ctx, Opts, rangeify
-from uopc.rangeify.context import Combine, Idx, Request
-from uopc.rangeify.movement import MOVES
-from uopc.rangeify.values import VALUES
+from uopc.ops import ALU, MOVEMENT, KernelInfo, Ops, Tile
+from uopc.rangeify import Opts
+from uopc.rangeify.axes import space
+from uopc.rangeify.context import Idx
+from uopc.rangeify.positions import Probe, bodies_of, body_at, places, result_places
 from uopc.runtime.device import Device
 from uopc.uop import UOp, toposort
 
@@ -40,24 +39,6 @@ TILE_COLUMNS = (12, 8, 10, 9, 11, 7, 6, 5, 4, 3, 2, 1)
 LEAST_STEPS = 16
 # The reduced axis is cut so that the tiles of one block fill this part of L1.
 TILE_SHARE = 0.75
-
-
-class _Probe:
-    """A kernel ranged with plain loops, its running and final values taken as given: who asks for what at which
-    index."""
-
-    def __init__(self) -> None:
-        def given(u: UOp, idx: Idx, gate: UOp | None, ctx: Ctx) -> tuple[list[Request], Combine]:
-            return [], lambda _: UOp.const(0.5, u.dtype)
-
-        self.ctx = Ctx()
-        self.ctx.engine = Engine(MOVES, {**VALUES, Ops.STATE: given, Ops.COMPONENT: given}, self.ctx)
-
-    def index(self, shape: tuple[int, ...]) -> Idx:
-        return tuple(self.ctx.range(n, AxisType.LOOP) for n in shape)
-
-    def asked(self, u: UOp) -> list[Idx]:
-        return self.ctx.engine.asked(u)
 
 
 @dataclass(frozen=True)
@@ -89,50 +70,24 @@ class _Layout:
         return any(r not in u.ranges for u in loads)
 
 
-def _positions(idx: Idx, known: dict[UOp, int]) -> tuple[int | None, ...]:
-    """The output axis that each index is; ValueError where it is something else."""
-    out: list[int | None] = []
-    for i in idx:
-        if i.op is Ops.CONST:
-            out.append(None)
-        elif i in known:
-            out.append(known[i])
-        else:
-            raise ValueError(f"a cascade's value is asked for at {i!r}")
-    return tuple(out)
-
-
-def _bodies(node: UOp) -> list[tuple[UOp, UOp | None]]:
-    rest = iter(node.src)
-    return [(next(rest), next(rest) if c.corrected else None) for c in node.arg.components]
-
-
-def _lay_out(body: UOp, node: UOp) -> tuple[_Layout, list[dict[UOp, Idx]]]:
-    """Where each reduction's axes are, following who asks for it: the output, or another reduction's body."""
-    probe = _Probe()
-    idx = probe.index(body.shape)
+def _lay_out(results: list[UOp], node: UOp) -> tuple[_Layout, list[dict[UOp, Idx]]]:
+    """Where each reduction's axes are, following who asks for it: the results, or another reduction's body."""
+    probe = Probe()
+    idx = probe.index(space(results))
+    found = result_places(results, node, idx, probe)
     known = {r: a for a, r in enumerate(idx)}
-    rangeify(body, idx, probe.ctx)
-    found: dict[int, tuple[int | None, ...]] = {}
-    for u in toposort(body):
-        if u.op is Ops.COMPONENT and u.src[0] is node and probe.asked(u):
-            found[u.arg.component] = _positions(probe.asked(u)[0], known)
-    bodies = _bodies(node)
+    bodies = bodies_of(node)
     inside: list[dict[UOp, Idx]] = [{} for _ in bodies]
     ranged: list[tuple[Ops, UOp]] = []
     for k in reversed(range(len(bodies))):
         if k not in found:
             continue
-        axis = node.arg.components[k].axis
-        mine = _Probe()
-        along = mine.ctx.range(bodies[k][0].shape[axis], AxisType.REDUCE)
-        at = [UOp.const(0) if a is None else idx[a] for a in found[k]]
-        value = rangeify(bodies[k][0], (*at[:axis], along, *at[axis:]), mine.ctx)
+        value, along, mine = body_at(node, k, found[k], idx)
         ranged.append((node.arg.components[k].op, value))
         for u in toposort(bodies[k][0]):
             asked = mine.asked(u)
             if u.op is Ops.STATE and u.arg.cascade == node.arg.id and asked:
-                found.setdefault(u.arg.component, _positions(asked[0], known))
+                found.setdefault(u.arg.component, places(asked[0], known))
             if len(asked) == 1:
                 inside[k][u] = tuple(UOp.const(-1) if i is along else i for i in asked[0])
     everywhere = set.intersection(*({a for a in axes if a is not None} for axes in found.values()))
@@ -142,7 +97,7 @@ def _lay_out(body: UOp, node: UOp) -> tuple[_Layout, list[dict[UOp, Idx]]]:
 
 def _shared(layout: _Layout) -> list[UOp]:
     """Values of a block that get a tile: what several bodies use and hold a reduction, and what one body repeats."""
-    bodies = [b for b, _ in _bodies(layout.node)]
+    bodies = [b for b, _ in bodies_of(layout.node)]
     cones = [set(_cone(b)) for b in bodies]
     uses: dict[UOp, int] = {}
     for cone in cones:
@@ -269,45 +224,52 @@ def _pack_rows(u: UOp, rows: int, sizes: _Sizes) -> UOp:
 
 
 def cascade_blocks(root: UOp, machine: Device) -> UOp:
-    """The kernel ``root`` (a SINK with CASCADEs) in blocks."""
-    target, body = root.src[0].src
-    nodes = [u for u in toposort(body) if u.op is Ops.CASCADE]
-    found = [_lay_out(body, node) for node in nodes]
+    """The kernel ``root`` (a SINK with CASCADEs) in blocks.  Its results lie in one space: an axis of one is the same
+    axis of all others, or has size 1 there."""
+    results = [s.src[1] for s in root.src]
+    shape = space(results)
+    nodes = [u for u in toposort(results) if u.op is Ops.CASCADE]
+    found = [_lay_out(results, node) for node in nodes]
     everywhere = set.intersection(*(layout.everywhere for layout, _ in found))
     shared = {a for a in everywhere if any(layout.reuses(a) for layout, _ in found)}
-    rows = max((a for a in shared if body.shape[a] >= LEAST_ROWS), default=None)
-    together = frozenset(a for a in shared if rows is None and body.shape[a] > 1)
+    rows = max((a for a in shared if shape[a] >= LEAST_ROWS), default=None)
+    together = frozenset(a for a in shared if rows is None and shape[a] > 1)
     layouts = [(replace(x, everywhere=everywhere, rows=rows, together=together), inside) for x, inside in found]
-    sizes = _sizes(body, rows, layouts, machine)
+    sizes = _sizes(shape, rows, layouts, machine)
     made = {layout.node: _blocked(layout, inside, sizes, machine) for layout, inside in layouts}
     layout = layouts[0][0]
-    block = {a: sizes.rows if a == rows else layout.extent(a, n) for a, n in enumerate(body.shape)}
-    threads = tuple(a for a in range(len(body.shape)) if a in everywhere) or None
+    block = {a: sizes.rows if a == rows else layout.extent(a, n) for a, n in enumerate(shape)}
+    threads = tuple(a for a in range(len(shape)) if a in everywhere) or None
     if rows is not None:
         # the last axis is consecutive in memory: a square of rows and columns at a time is transposed and written by
         # rows
-        last = len(body.shape) - 1
-        square = {last: sizes.lanes} if last not in everywhere and body.shape[last] >= sizes.lanes else {}
+        last = {max((a for a, n in enumerate(x.shape) if n > 1), default=0) for x in results}
+        square = {a: sizes.lanes for a in last if a not in everywhere and shape[a] >= sizes.lanes}
         opts = Opts({rows: sizes.lanes, **square}, thread=threads, vector=rows, lanes=sizes.lanes, block=block)
     else:
-        own = [a for a, n in enumerate(body.shape) if a not in everywhere and n > 1]
-        across = _columns(body.shape, own, sizes)
+        own = [a for a, n in enumerate(shape) if a not in everywhere and n > 1]
+        across = _columns(shape, own, sizes)
         opts = replace(across, unroll=NARROW_UNROLL, reduce_lanes=sizes.lanes, thread=threads, block=block)
-    store = root.src[0].replace(src=(target, body.substitute(made)))
-    return root.replace(src=(store,), arg=KernelInfo(root.arg.name, opts))
+    stores = tuple(s.replace(src=(s.src[0], s.src[1].substitute(made))) for s in root.src)
+    return root.replace(src=stores, arg=KernelInfo(root.arg.name, opts))
 
 
-def _sizes(body: UOp, rows: int | None, layouts: list[tuple[_Layout, list[dict[UOp, Idx]]]], machine: Device) -> _Sizes:
+def _sizes(
+    shape: tuple[int, ...],
+    rows: int | None,
+    layouts: list[tuple[_Layout, list[dict[UOp, Idx]]]],
+    machine: Device,
+) -> _Sizes:
     """Rows that fill vectors, and as much of the reduced axis as the first-level cache holds of all tiles."""
-    itemsize = max(max(b.dtype.itemsize, 4) for layout, _ in layouts for b, _ in _bodies(layout.node))
+    itemsize = max(max(b.dtype.itemsize, 4) for layout, _ in layouts for b, _ in bodies_of(layout.node))
     lanes = max(1, machine.vector_bytes // itemsize)
-    block = layouts[0][0].held(body.shape)
+    block = layouts[0][0].held(shape)
     if rows is not None:
-        lanes = min(lanes, _power_of_two(body.shape[rows]))
-        block = lanes * (ROW_VECTORS if body.shape[rows] >= ROW_VECTORS * lanes else 1)
+        lanes = min(lanes, _power_of_two(shape[rows]))
+        block = lanes * (ROW_VECTORS if shape[rows] >= ROW_VECTORS * lanes else 1)
     tiles = max(len(_shared(layout)) for layout, _ in layouts)
     fits = max(int(machine.l1d * TILE_SHARE / (block * itemsize * max(tiles, 1))), LEAST_STEPS)
-    lengths = [_bodies(layout.node)[0][0].shape[layout.node.arg.components[0].axis] for layout, _ in layouts]
+    lengths = [bodies_of(layout.node)[0][0].shape[layout.node.arg.components[0].axis] for layout, _ in layouts]
     return _Sizes(block, lanes, _steps(max(lengths), fits))
 
 
@@ -322,7 +284,7 @@ def _steps(length: int, fits: int) -> int:
 
 def _blocked(layout: _Layout, inside: list[dict[UOp, Idx]], sizes: _Sizes, machine: Device) -> UOp:
     """One CASCADE with its tiles."""
-    node, bodies, shared = layout.node, _bodies(layout.node), _shared(layout)
+    node, bodies, shared = layout.node, bodies_of(layout.node), _shared(layout)
     known = {i: i.arg.id for body in inside for at in body.values() for i in at if i.op is Ops.RANGE}
     staged: dict[UOp, Tile] = {}
     for body in inside:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from uopc.cascade.lift import LEAVES, at_output, base, cone, lifted
 from uopc.ops import ALU, AxisType, Ops, ParamArg
 from uopc.rangeify import Ctx, rangeify
-from uopc.rangeify.context import Idx
+from uopc.rangeify.context import ZERO, Idx
 from uopc.uop import UOp, toposort
 
 
@@ -52,7 +52,8 @@ class Frame:
     def __init__(self, last: UOp) -> None:
         self.ctx = Ctx()
         shape, axis = last.src[0].shape, last.arg.axes[0]
-        self.idx = tuple(self.ctx.range(n, AxisType.LOOP) for n in shape)
+        # an axis of one element is at 0, as movement on the way there has it too
+        self.idx = tuple(self.ctx.range(n, AxisType.LOOP) if n > 1 else ZERO for n in shape)
         self.along, self.length = self.idx[axis], shape[axis]
         self.leaves: dict[UOp, UOp] = {}  # what stands for each reduction, or other value computed elsewhere
         self.known: dict[tuple[UOp, Idx], UOp] = {}

@@ -108,7 +108,7 @@ def _arguments(call: Call, plan: Plan) -> tuple[list[str], list[str]]:
         if u.op is Ops.BUFFER
     }
     names = [f"{plan.buffer_name(b)}[{shapes.get(slot, '')}]" for slot, (b, _) in enumerate(call.buffers)]
-    return names[:1], names[1:]
+    return names[: call.kernel.outs], names[call.kernel.outs :]
 
 
 def kernel_report(kernel: Kernel, settings: Settings, roof: Roofline) -> KernelReport:
@@ -126,7 +126,9 @@ def kernel_report(kernel: Kernel, settings: Settings, roof: Roofline) -> KernelR
 
 def _value_of(kernel: Kernel) -> str:
     stores = [u for u in kernel.root.src if u.op is Ops.STORE]
-    return "; ".join(formula(s.src[1], _cascade_names) for s in stores[:1]) if stores else ""
+    # stores to one buffer are its parts, side by side: the first stands for all
+    shown = stores if kernel.outs > 1 else stores[:1]
+    return "; ".join(formula(s.src[1], _cascade_names) for s in shown)
 
 
 def _cascade_names(u: UOp) -> str | None:

@@ -131,8 +131,8 @@ def _calls(report: Report) -> list[dict[str, Any]]:
         {
             "kernel": numbers[call.kernel],
             "value": k.value,
-            "writes": plan.buffer_name(call.buffers[0][0]),
-            "reads": [plan.buffer_name(b) for b, _ in call.buffers[1:]],
+            "writes": ", ".join(plan.buffer_name(b) for b, _ in call.buffers[: call.kernel.outs]),
+            "reads": [plan.buffer_name(b) for b, _ in call.buffers[call.kernel.outs :]],
         }
         for call, k in zip(plan.calls, report.kernels)
     ]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from uopc._hot.rangeify import Engine
 from uopc.ops import Ops
-from uopc.rangeify.axes import output_axes, with_lanes
+from uopc.rangeify.axes import inner_axes, outer_loops, space, with_lanes
 from uopc.rangeify.cascades import close
 from uopc.rangeify.context import Ctx, Idx, Opts
 from uopc.rangeify.movement import MOVES
@@ -39,13 +39,26 @@ def lower(body: UOp, out: UOp, ctx: Ctx) -> UOp:
 
 
 def lower_stores(stores: list[tuple[UOp, UOp]], ctx: Ctx) -> UOp:
-    """The same for several (target, body) of one shape, in one loop nest; a target is a BUFFER under movement ops."""
-    shape = stores[0][1].shape
+    """The same for several (target, body); a target is a BUFFER under movement ops.
+
+    Bodies of one shape share one loop nest.  Others are of one rank, with one size or 1 along each axis: they share the
+    loop over threads and those over blocks, along which none of them has size 1.
+    """
+    shape = space(body for _, body in stores)
     ctx.opts = with_lanes(ctx.opts, shape)
-    idx, loops, tiles = output_axes(shape, ctx.opts, ctx)
-    written = []
+    outer, shared = outer_loops(shape, ctx.opts, ctx)
+    nests: dict[tuple[int, ...], tuple[Idx, list[UOp]]] = {}
+    written: dict[tuple[int, ...], list[UOp]] = {}
     for target, body in stores:
+        if body.shape not in nests:
+            idx, loops, registers = inner_axes(body.shape, ctx.opts, outer, ctx)
+            nests[body.shape] = idx, [*loops, *registers]
+        idx = nests[body.shape][0]
         place = rangeify(target, idx, ctx).src[0]
-        written.append(place.store(rangeify(body, idx, ctx)))
-    whole = written[0] if len(written) == 1 else sink(*written)
-    return close(sink(whole.end(*loops, *tiles)), ctx)
+        written.setdefault(body.shape, []).append(place.store(rangeify(body, idx, ctx)))
+    parts = [w[0] if len(w) == 1 else sink(*w) for w in written.values()]
+    if len(parts) == 1:
+        (inner,) = (ranges for _, ranges in nests.values())
+        return close(sink(parts[0].end(*shared, *inner)), ctx)
+    closed = [part.end(*ranges) if ranges else part for part, (_, ranges) in zip(parts, nests.values())]
+    return close(sink(sink(*closed).end(*shared) if shared else sink(*closed)), ctx)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 
 from uopc.ops import AxisType
@@ -23,9 +24,21 @@ def with_lanes(opts: Opts, shape: tuple[int, ...]) -> Opts:
     return replace(opts, vector=last, lanes=min(MAX_LANES, together & -together))
 
 
+def space(results: Iterable[UOp]) -> tuple[int, ...]:
+    """The shape that several results of one rank lie in: along each axis they have one size, or 1."""
+    return tuple(max(sizes) for sizes in zip(*(x.shape for x in results)))
+
+
 def output_axes(shape: tuple[int, ...], opts: Opts, ctx: Ctx) -> tuple[Idx, list[UOp], list[UOp]]:
     """Index expressions of an output's axes, its loops (outermost first), and the register ranges inside them."""
-    extents = [min(opts.block_of(a), n) if opts.block_of(a) else n for a, n in enumerate(shape)]
+    outer, shared = outer_loops(shape, opts, ctx)
+    idx, inner, registers = inner_axes(shape, opts, outer, ctx)
+    return idx, shared + inner, registers
+
+
+def outer_loops(shape: tuple[int, ...], opts: Opts, ctx: Ctx) -> tuple[dict[int, UOp], list[UOp]]:
+    """The loop that threads share and those over blocks: what each says of its axes, and the loops, outermost first."""
+    extents = _extents(shape, opts)
     counts = {a: -(-n // extents[a]) if opts.block_of(a) else -(-n // _tile(a, n, opts)) for a, n in enumerate(shape)}
     outer, shared = _thread_loops([a for a in opts.threads if counts[a] > 1], counts, ctx)
     for a in range(len(shape)):
@@ -34,6 +47,13 @@ def output_axes(shape: tuple[int, ...], opts: Opts, ctx: Ctx) -> tuple[Idx, list
             shared.append(outer[a])
     if opts.block:
         ctx.blocks.update(shared)
+    return outer, shared
+
+
+def inner_axes(shape: tuple[int, ...], opts: Opts, outer: dict[int, UOp], ctx: Ctx) -> tuple[Idx, list[UOp], list[UOp]]:
+    """Inside those, index expressions of an output's axes, its other loops (outermost first), and its register
+    ranges."""
+    extents = _extents(shape, opts)
     loops: dict[int, UOp] = {}
     inner: list[UOp] = []
     for a in opts.order or range(len(shape)):
@@ -49,7 +69,12 @@ def output_axes(shape: tuple[int, ...], opts: Opts, ctx: Ctx) -> tuple[Idx, list
             at = ctx.simplify(_start(outer.get(a, ZERO), extents[a], n) + at)
         idx.append(at)
         registers += made
-    return tuple(idx), shared + inner, registers
+    return tuple(idx), inner, registers
+
+
+def _extents(shape: tuple[int, ...], opts: Opts) -> list[int]:
+    """How much of each axis a block holds; all of it where it is not cut into blocks."""
+    return [min(opts.block_of(a), n) if opts.block_of(a) else n for a, n in enumerate(shape)]
 
 
 def _thread_loops(merged: list[int], counts: dict[int, int], ctx: Ctx) -> tuple[dict[int, UOp], list[UOp]]:
