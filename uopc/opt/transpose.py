@@ -31,16 +31,21 @@ def _place(access: UOp, simplifier: Simplifier) -> tuple[Place, int] | None:
     """Where a scattered access of a vector goes, and the constant of its first address."""
     index, gates = access.src[0], access.src[1 if access.op is Ops.LOAD else 2 :]
     lanes = index.src[1].dtype.count
-    if gates or lanes < LEAST_LANES or lanes & (lanes - 1) or index.dtype.count > 1 or index.dtype.is_bool:
+    if gates or lanes < LEAST_LANES or lanes & (lanes - 1) or index.dtype.count > 1:
         return None
     address = simplifier.simplify(index.src[1])
     base, steps = (address.src[0], address.src[1]) if address.op is Ops.ADD else (UOp.const(0), address)
+    ahead = 0  # a constant beside those of the lanes
+    if base.op is Ops.ADD and base.src[1].op is Ops.CONST:
+        base, ahead = base.src[0], base.src[1].arg
+    elif base.op is Ops.CONST:
+        base, ahead = UOp.const(0), base.arg
     if steps.op is not Ops.CONST or not isinstance(steps.arg, tuple) or base.dtype.count > 1:
         return None
     first, step = steps.arg[0], steps.arg[1] - steps.arg[0]
     if steps.arg != tuple(first + step * i for i in range(lanes)) or step < lanes:
         return None
-    return (index.src[0], base, step, lanes), first
+    return (index.src[0], base, step, lanes), ahead + first
 
 
 def _squares(accesses: list[UOp], simplifier: Simplifier) -> list[tuple[Place, int, list[UOp]]]:

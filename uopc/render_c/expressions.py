@@ -98,7 +98,11 @@ class Expressions(Texts):
 
     def shuffle(self, u: UOp) -> Code:
         """Lanes of two vectors."""
-        return call(self.unit.once(functions.shuffle, u.arg, u.dtype), *(self.operand(s) for s in u.src))
+        if not u.dtype.is_bool:
+            return call(self.unit.once(functions.shuffle, u.arg, u.dtype), *(self.operand(s) for s in u.src))
+        size = self.masks[u] = self.widest(u)
+        masks = (self.mask(s, size, s.dtype.count) for s in u.src)
+        return call(self.unit.once(functions.shuffle, u.arg, functions.mask_dtype(size, u.dtype.count)), *masks)
 
     # -- scalars
 
