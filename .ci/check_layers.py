@@ -96,7 +96,7 @@ LAYERS = (
     Layer(
         "decompose",  # its parts; the package's face is a pass
         (
-            *(f"uopc.decompose.{name}" for name in ("floatbits", "casts", "halves", "integers", "rounding")),
+            *(f"uopc.decompose.{name}" for name in ("floatbits", "casts", "halves", "integers", "narrow", "rounding")),
             *(f"uopc.decompose.{name}" for name in ("exponential", "logarithm", "error_function", "trigonometric")),
             "uopc.decompose.power",
         ),

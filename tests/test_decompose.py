@@ -455,6 +455,18 @@ def test_every_op_of_every_type_becomes_legal_scalar_and_vector(dtype):
             assert lowered(value.cast(target)).dtype is target.vec(lanes)
 
 
+def test_positions_in_lanes_are_compared_in_32_bits():
+    r, lanes = range_(60, 0), UOp(Ops.CONST, (), tuple(range(16)), dtypes.index.vec(16))
+    at = r * 16 + lanes
+    for u in (at < 900, at.eq(r + 7), (at.cast(dtypes.int64) * 3).cast(dtypes.float32), at.minimum(r) < 5):
+        vectors = [n for n in toposort(lowered(u)) if n.dtype.count > 1]
+        assert vectors and all(n.dtype.scalar().itemsize <= 4 for n in vectors)
+    far = at + (1 << 32)
+    assert lowered(far < (1 << 33)) is (far < (1 << 33))
+    wide = leaf(np.zeros(16)).index(at).load()
+    assert (at < 900) in toposort(lowered((at < 900).where(wide, wide * 2)))
+
+
 def test_what_is_not_legal():
     x, n = straight_c.operand(0, dtypes.float32), straight_c.operand(1, dtypes.int32)
     assert not legal_after(x.alu(Ops.EXP))

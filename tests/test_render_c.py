@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
+import mmap
 import re
 import shutil
 import subprocess
@@ -259,6 +261,24 @@ def test_one_value_for_all_lanes() -> None:
     out, x = zeros(12), np.arange(9, dtype=np.float32)
     run(sink(vector(buffer(0, 12), i * 4, 4).store(value, gate).end(i)), out, x)
     np.testing.assert_array_equal(out, np.repeat(x[7] * 2 + x[2:5], 4))
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64, dtypes.int32, dtypes.int16], ids=repr)
+def test_lanes_whose_gate_does_not_hold_are_not_read(dtype: DType, lanes: int) -> None:
+    """The array ends where its page does, and the next page cannot be read."""
+    page = mmap.PAGESIZE
+    pages = mmap.mmap(-1, 2 * page)
+    whole = np.frombuffer(pages, dtype.numpy)
+    x = whole[: page // dtype.itemsize]
+    x[:] = np.arange(1, len(x) + 1) % 1000
+    mprotect = ctypes.CDLL(None, use_errno=True).mprotect
+    assert mprotect(ctypes.c_void_p(x.ctypes.data + page), ctypes.c_size_t(page), 0) == 0
+    first, lane = len(x) - 3, range_(lanes, 0, AxisType.VECTOR)
+    loaded = buffer(1, len(x), dtype=dtype).index(lane + first).load(gate=lane + first < len(x))
+    out = np.full(lanes, 7, dtype.numpy)
+    run(sink(buffer(0, lanes, dtype=dtype).index(lane).store(loaded).end(lane)), out, x)
+    np.testing.assert_array_equal(out, [*x[-3:], *[0] * (lanes - 3)])
 
 
 # ---- how it reads --------------------------------------------------------------------------------

@@ -485,6 +485,14 @@ def test_pass_over_a_kernel() -> None:
     assert simplify(sink(out.index(flat).store(never + 1.0).end(i, j))) is once
 
 
+def test_the_0_of_a_gated_load_is_chosen_once() -> None:
+    source, gate = UOp(Ops.BUFFER, (), ParamArg(1, F32, (96,))), simp(i < 5)
+    load = source.index(i).load(gate=gate)
+    assert simplify(gate.where(load, UOp.const(0.0, F32))) is load
+    for other in (gate.where(load, UOp.const(-0.0, F32)), simp(j < 5).where(load, UOp.const(0.0, F32))):
+        assert simplify(other) is other
+
+
 def test_linear_in() -> None:
     assert linear_in(simp(i * 12 + j * 3 + 7), j) == (i * 12 + 7, 3)
     assert linear_in(simp(i * 12 + 7), j) == (i * 12 + 7, 0)

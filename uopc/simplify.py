@@ -11,12 +11,15 @@ boolean logic, WHERE, casts.  What is said about memory, which the compiled rule
 
 from __future__ import annotations
 
+import math
+
 from uopc._hot.simplify import Simplifier
 from uopc.uop import Ops, Pattern, PatternMatcher, UOp, dtypes
 
 ALWAYS = Pattern(Ops.CONST, arg=True)
 NEVER = Pattern(Ops.CONST, arg=False)
 INDEX = Pattern(Ops.INDEX, name="index")
+GATED = Pattern(Ops.LOAD, (Pattern(Ops.INDEX), Pattern(name="held")), "load")
 
 
 def _ungated_load(load: UOp, index: UOp) -> UOp:
@@ -31,12 +34,18 @@ def _ungated_store(index: UOp, value: UOp) -> UOp:
     return index.store(value)
 
 
-# Memory: a gate that always holds is no gate; one that never does leaves the 0 that LOAD promises.
+def _gated_already(gate: UOp, load: UOp, held: UOp, nothing: UOp) -> UOp | None:
+    return load if held is gate and nothing.arg == 0 and math.copysign(1.0, nothing.arg) > 0 else None
+
+
+# Memory: a gate that always holds is no gate; one that never does leaves the 0 that LOAD promises, and nobody needs to
+# choose that 0 once more.
 MEMORY = PatternMatcher(
     [
         (Pattern(Ops.LOAD, (INDEX, ALWAYS), "load"), _ungated_load),
         (Pattern(Ops.LOAD, (INDEX, NEVER), "load"), _load_of_nothing),
         (Pattern(Ops.STORE, (INDEX, Pattern(name="value"), ALWAYS)), _ungated_store),
+        (Pattern(Ops.WHERE, (Pattern(name="gate"), GATED, Pattern(Ops.CONST, name="nothing"))), _gated_already),
     ]
 )
 

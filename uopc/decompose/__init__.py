@@ -14,7 +14,7 @@ Out: the same graph in which these ALU ops remain, lane by lane, and no others (
 
 Halves are what memory holds: BUFFER, INDEX, LOAD and STORE keep their half types; what is loaded is widened to
 float32, what is stored narrowed.  ALLOC and REDUCE of a half type become float32.  A CAST to a half rounds, even
-where the value stays in a register.
+where the value stays in a register.  Positions in lanes are compared and converted in 32 bits where they fit.
 
 It needs of the C compiler wrapping integers (-fwrapv) and no -ffast-math; contraction of a*b+c may be on or off.  It
 never changes loops, addresses or the order of statements.
@@ -31,6 +31,7 @@ from uopc.decompose.exponential import exp, exp2, expm1, tanh
 from uopc.decompose.halves import halves
 from uopc.decompose.integers import BOOLEAN, divides_as_c, idiv, mod, shifts_as_c, shl, shr
 from uopc.decompose.logarithm import log, log1p, log2
+from uopc.decompose.narrow import narrow
 from uopc.decompose.power import pow
 from uopc.decompose.rounding import abs_, ceil, floor, recip, round_, trunc
 from uopc.decompose.trigonometric import cos, sin, tan
@@ -134,6 +135,6 @@ def _lower(u: UOp) -> UOp:
 
 def decompose(graph: UOp) -> UOp:
     """The graph in the ops of the table above.  Where ``graph`` is itself a value, it keeps its dtype, halves too."""
-    graph = halves(graph)
+    graph = narrow(halves(graph))
     targets = [u for u in chosen(toposort(graph), CANDIDATES) if _rule(u) is not None]
     return UOp.wrap([graph], targets, _lower)[0]

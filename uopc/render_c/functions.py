@@ -116,6 +116,27 @@ def _one_instruction(
     return [f"#if {condition}", f"{unit.type(dtype)} r;", asm, "return r;", "#else", *otherwise, "#endif"]
 
 
+def load_where(unit: Declarations, dtype: DType) -> str:
+    """Memory at consecutive addresses in the lanes in which a mask of lanes as wide holds, 0 in the others: those are
+    not read, and need not exist.
+    """
+    t, size, scalar = unit.type(dtype), dtype.scalar().itemsize, dtype.scalar()
+    mask, lanes = unit.mask(size, dtype.count), ", ".join(f"m[{i}] ? p[{i}] : 0" for i in range(dtype.count))
+    body = [f"return ({t}){{{lanes}}};"]
+    if size in (4, 8) and dtype.itemsize in HAS_VECTORS:
+        form, width = ("ps", "d") if size == 4 else ("pd", "q")
+        memory = f'"m"(*(const {unit.in_memory(dtype)} *)p)'
+        read = [f'__asm__("vmaskmov{form} %2, %1, %0" : "=x"(r) : "x"(m), {memory});']
+        if dtype.itemsize == 64:
+            read = [
+                "unsigned short k;",
+                f'__asm__("vptestm{width} %1, %1, %0" : "=Yk"(k) : "v"(m));',
+                f'__asm__("vmovu{form} %2, %0%{{%1%}}%{{z%}}" : "=v"(r) : "Yk"(k), {memory});',
+            ]
+        body = [f"#if {HAS_VECTORS[dtype.itemsize]}", f"{t} r;", *read, "return r;", "#else", *body, "#endif"]
+    return unit.function(f"load_where_{type_name(dtype)}", f"{t} ({mask} m, const {scalar.c_name} *p)", *body)
+
+
 def libm(op: Ops, dtype: DType) -> str:
     """The function of C's library; a builtin needs no header."""
     return f"__builtin_{LIBM[op]}{'f' if dtype is dtypes.float32 else ''}"

@@ -7,9 +7,10 @@ from __future__ import annotations
 import math
 
 from uopc._hot.graph import of_ops
-from uopc._hot.text import ATOM, SUM, UNARY, Code, cast, choice, elements, infix, narrowed, offset, prefix
+from uopc._hot.text import ATOM, SUM, UNARY, Code, call, cast, choice, elements, infix, narrowed, offset, prefix
 from uopc._hot.uses import place_of, spread
 from uopc.ops import Ops
+from uopc.render_c import functions
 from uopc.render_c.expressions import Expressions, constants
 from uopc.render_c.functions import mask_dtype
 from uopc.render_c.types import UNSIGNED, Declarations
@@ -121,6 +122,10 @@ class Memory(Expressions):
         masks = dtype.is_bool and dtype.count > 1
         if masks:
             self.masks[u] = 1
+        if gate is not None and gate.dtype.count > 1 and index.src[1].dtype.count == 1 and not dtype.is_bool:
+            pointer = infix("+", Code(self.facts(place_of(index))[0]), self.address(index))
+            mask = self.mask(gate, dtype.scalar().itemsize, dtype.count)
+            return call(self.unit.once(functions.load_where, dtype), mask, pointer)
         if index.src[1].dtype.count > 1 or (gate is not None and gate.dtype.count > 1):
             return self._gather(u, gate)
         read = self.place(index)
