@@ -88,6 +88,8 @@ def _node(u: UOp, src: list[Array], exact: bool) -> Array:
         return cast(src[0], u.src[0].dtype, u.dtype, exact)
     if u.op is Ops.BITCAST:
         return _bitcast(src[0], u.src[0].dtype, u.dtype, exact)
+    if u.op is Ops.LOOKUP:
+        return np.asarray(u.arg, kind)[src[0] & 15]
     if u.op is Ops.REDUCE:
         return _reduce(u, src[0])
     if u.op in MOVE:
@@ -217,12 +219,17 @@ def _recip(x: Array) -> Array:
     return np.divide(x.dtype.type(1), x)
 
 
+def _ldexp(x: Array, n: Array) -> Array:
+    return np.ldexp(x, np.where(np.isnan(n), 0, np.floor(n)).astype(np.int32))
+
+
 COMPUTE: dict[Ops, Callable[..., Any]] = {
     Ops.RECIP: _recip, Ops.SQRT: np.sqrt, Ops.EXP: np.exp, Ops.EXP2: np.exp2, Ops.EXPM1: np.expm1,
     Ops.LOG: np.log, Ops.LOG2: np.log2, Ops.LOG1P: np.log1p, Ops.SIN: np.sin, Ops.COS: np.cos, Ops.TAN: np.tan,
     Ops.TANH: np.tanh, Ops.ERF: _erf, Ops.ABS: np.abs, Ops.FLOOR: np.floor, Ops.CEIL: np.ceil, Ops.ROUND: np.rint,
     Ops.TRUNC: np.trunc, Ops.ADD: np.add, Ops.MUL: np.multiply, Ops.DIV: np.divide, Ops.IDIV: _idiv, Ops.MOD: _mod,
-    Ops.FMOD: np.fmod, Ops.POW: np.power, Ops.MAX: np.maximum, Ops.MIN: np.minimum, Ops.CMPLT: np.less,
+    Ops.FMOD: np.fmod, Ops.POW: np.power, Ops.LDEXP: _ldexp,
+    Ops.MAX: np.maximum, Ops.MIN: np.minimum, Ops.CMPLT: np.less,
     Ops.CMPLE: np.less_equal, Ops.CMPEQ: np.equal, Ops.CMPNE: np.not_equal, Ops.AND: np.bitwise_and,
     Ops.OR: np.bitwise_or, Ops.XOR: np.bitwise_xor, Ops.SHL: lambda a, b: _shift(np.left_shift, a, b),
     Ops.SHR: lambda a, b: _shift(np.right_shift, a, b), Ops.WHERE: np.where,

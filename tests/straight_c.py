@@ -62,6 +62,10 @@ def expression(u: UOp, names: dict[UOp, str]) -> str:
         return f"({c_type}){a[0]}"
     if u.op is Ops.BITCAST:
         return f"((union {{ {u.src[0].dtype.scalar().c_name} from; {c_type} to; }}){{.from = {a[0]}}}).to"
+    if u.op is Ops.LDEXP:
+        return f"__builtin_ldexpf({a[0]}, (int)__builtin_floorf({a[1]}))"
+    if u.op is Ops.LOOKUP:
+        return f"((const float[]){{{', '.join(literal(v, u.dtype.scalar()) for v in u.arg)}}})[{a[0]} & 15]"
     return f"__builtin_{u.op.name.lower()}{'f' if u.dtype.scalar() is dtypes.float32 else ''}({', '.join(a)})"
 
 

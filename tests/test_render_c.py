@@ -17,6 +17,7 @@ import pytest
 from loop_ir import F32, AxisType, Ops, UOp, alloc, buffer, dtypes, range_, reduce, run, sink, vector, zeros
 
 from uopc._hot.text import Code, call, cast, choice, infix, prefix
+from uopc.decompose.floatbits import lookup
 from uopc.dtype import SIGNED, UNSIGNED, DType
 from uopc.render_c import render_c
 
@@ -133,6 +134,23 @@ def test_halves_and_square_roots(dtype: DType, lanes: int) -> None:
     a = np.abs(np.random.default_rng(3).normal(size=N)).astype(dtype.numpy)
     (got,) = compute([(lambda x: x.alu(Ops.SQRT), dtype)], (a,), dtype, lanes)
     np.testing.assert_array_equal(got, np.sqrt(a))
+
+
+@pytest.mark.parametrize("lanes", [1, 4, 8, 16])
+def test_powers_of_two_and_tables(lanes: int) -> None:
+    """LDEXP over- and underflows as one product does, denormals rounded once; LOOKUP takes four bits of any int32."""
+    random = np.random.default_rng(4)
+    special = np.array([math.inf, -math.inf, math.nan, -0.0, 1e-45, 3e38, 1.0, -1.1754944e-38], np.float32)
+    a = np.concatenate([special, random.normal(size=N - len(special)).astype(np.float32)])
+    n = (random.integers(-254 * 16, 254 * 16, N) / 16).astype(np.float32)
+    (got,) = compute([(lambda x, n: x.alu(Ops.LDEXP, n), dtypes.float32)], (a, n), dtypes.float32, lanes)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(got, np.ldexp(a, np.floor(n).astype(np.int32)))
+    assert (np.signbit(got) == np.signbit(a))[~np.isnan(a)].all()
+    table = tuple(random.normal(size=16).astype(np.float32).tolist())
+    i = random.integers(-(2**31), 2**31, N).astype(np.int32)
+    (got,) = compute([(lambda i: lookup(table, i), dtypes.float32)], (i,), dtypes.int32, lanes)
+    np.testing.assert_array_equal(got, np.array(table, np.float32)[i & 15])
 
 
 EXTREMES = {

@@ -96,6 +96,7 @@ class Ops(IntEnum, metaclass=_Members):
     CEIL = auto()
     ROUND = auto()
     TRUNC = auto()
+    LOOKUP = auto()
     # two operands
     ADD = auto()
     MUL = auto()
@@ -104,6 +105,7 @@ class Ops(IntEnum, metaclass=_Members):
     MOD = auto()
     FMOD = auto()
     POW = auto()
+    LDEXP = auto()
     MAX = auto()
     MIN = auto()
     CMPLT = auto()
@@ -392,6 +394,8 @@ TABLE: dict[Ops, OpInfo] = {
     Ops.CEIL: _unary(),
     Ops.ROUND: _unary(),  # half to even
     Ops.TRUNC: _unary(),
+    # what the argument, a table of 16 numbers, holds at the low four bits of an index
+    Ops.LOOKUP: OpInfo((1, 1), DTypeRule.GIVEN, Kind.ALU, Stage.ALL, tuple),
     Ops.ADD: _binary(_MONOID),
     Ops.MUL: _binary(_MONOID),
     Ops.DIV: _binary(Flags.FLOAT_ONLY),
@@ -399,6 +403,7 @@ TABLE: dict[Ops, OpInfo] = {
     Ops.MOD: _binary(Flags.INT_ONLY),  # has the divisor's sign; by 0 it is 0, as NumPy's
     Ops.FMOD: _binary(Flags.FLOAT_ONLY),  # C's: has the dividend's sign
     Ops.POW: _binary(Flags.FLOAT_ONLY),
+    Ops.LDEXP: _binary(Flags.FLOAT_ONLY),  # a * 2^floor(b), rounded once, for |b| <= 254; float32, made by decompose
     Ops.MAX: _binary(_LATTICE),  # NaN if either is
     Ops.MIN: _binary(_LATTICE),
     Ops.CMPLT: _compare(),

@@ -7,8 +7,9 @@ Out: the same graph in which these ALU ops remain, lane by lane, and no others (
     integers, index    ADD MUL MAX MIN CMP* AND OR XOR WHERE CAST BITCAST
                        SHL SHR where the bounds of the amount prove it in range
                        IDIV MOD where the bounds of both prove that C's / and % are right
-    float32            ADD MUL DIV MAX MIN CMP* WHERE CAST BITCAST SQRT
-    float64            the same, and EXP EXP2 EXPM1 LOG LOG2 LOG1P SIN COS TAN TANH ERF POW FMOD: calls of libm
+    float32            ADD MUL DIV MAX MIN CMP* WHERE CAST BITCAST SQRT LDEXP, and LOOKUP of an int32
+    float64            the same without the last two, and EXP EXP2 EXPM1 LOG LOG2 LOG1P SIN COS TAN TANH ERF POW FMOD:
+                       calls of libm
     float16            CAST from and to float32, BITCAST
     bfloat16           BITCAST from and to uint16
 
@@ -73,6 +74,8 @@ def legal_after(u: UOp) -> bool:
         return not u.dtype.is_half or u.op not in (Ops.CONST, Ops.ALLOC, Ops.REDUCE, Ops.HREDUCE)
     if u.op in (Ops.CAST, Ops.BITCAST):
         return _legal_conversion(u)
+    if u.op in (Ops.LDEXP, Ops.LOOKUP):
+        return u.dtype.scalar() is dtypes.float32
     operand = u.src[-1].dtype
     if operand.is_half:
         return False
@@ -106,7 +109,7 @@ def _rule(u: UOp) -> Callable[..., UOp] | None:
     kind = u.src[-1].dtype
     if u.op is Ops.CAST:
         return lambda x: cast(x, u.dtype)
-    if u.op is Ops.WHERE or u.op is Ops.BITCAST:
+    if u.op in (Ops.WHERE, Ops.BITCAST, Ops.LOOKUP):
         return None
     if kind.is_bool:
         return None if u.op in BITWISE else BOOLEAN.get(u.op)

@@ -1,28 +1,59 @@
-"""erf in float32 (after N. Juffa): a polynomial near 0, and 1 - e^p beyond, with p a polynomial too."""
+"""erf in float32: sixteen polynomials, one for each part of [0, 3.93], whose coefficients stand in tables.
+
+A table of 16 fits a register, so that looking a coefficient up is one permutation where there are such vectors.
+"""
 
 from __future__ import annotations
 
-from uopc.decompose.exponential import exp_normal
-from uopc.decompose.floatbits import horner, magnitude, select, sign_bit, with_sign
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from uopc.decompose.floatbits import MAGIC, bits, from_bits, lookup, magnitude, minus, sign_bit, with_sign
 from uopc.uop import UOp
 
-SMALL = 0.927734375
-ONE_FROM = 4.2  # erf is 1 from 3.92 on
-# (erf(t) - t) / t in t^2
-NEAR = (-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1, 1.28379166e-1)
-# log(1 - erf(t)) + t in t; the two highest pairs apart
-FAR_PAIRS = ((-1.72853470e-5, 3.83197126e-4), (-3.88396438e-3, 2.42546219e-2))
-FAR = (-1.06777877e-1, -6.34846687e-1, -1.28717512e-1)
+WIDTH = 1041 / 4096  # of a part; few digits, so that multiples are exact, and chosen for the least error
+ONE_FROM = 3.93  # erf is 1 from 3.92 on, and the last part reaches to 15.5 * WIDTH
+DEGREE = 5
 
 
 def erf(x: UOp) -> UOp:
-    """The error function, 1 ULP; odd."""
-    t = magnitude(x)
-    near = horner(t * t, NEAR) * t + t
-    far = t.minimum(ONE_FROM)
-    (a, b), (c, d) = FAR_PAIRS
-    p = (far * a + b) * (far * far) + (far * c + d)
-    for k in FAR:
-        p = p * far + k
-    large = exp_normal(p * far + far * -1.0) * -1.0 + 1.0
-    return with_sign(select(t < SMALL, near, large, x), sign_bit(x))
+    """The error function, 2 ULP; odd."""
+    t = magnitude(x).minimum(ONE_FROM)
+    shifted = t * (1 / WIDTH) + MAGIC
+    r = minus(t, (shifted + -MAGIC) * WIDTH)
+    part = bits(shifted)
+    *slopes, constants = _tables()
+    p = lookup(slopes[0], part)
+    for table in slopes[1:]:
+        p = p * r + lookup(table, part)
+    # around 0 the constant is 0, and r itself is taken; elsewhere the constant is larger.  Bits compare as floats do.
+    start = from_bits(bits(lookup(constants, part)).maximum(bits(r)))
+    return with_sign(p * r + start, sign_bit(x))
+
+
+@functools.cache
+def _tables() -> list[tuple[float, ...]]:
+    """For each power of r, the highest first, its coefficients: part i is centred on ``i * WIDTH``.
+
+    Around 0 it is erf(r)/r - 1 in r^2, times r, so that small numbers keep their digits.
+    """
+    half = WIDTH / 2
+    even = _interpolated(lambda square: math.erf(math.sqrt(square)) / math.sqrt(square) - 1, 0.0, half**2, DEGREE // 2)
+    parts = [[c for power in even for c in (power, 0.0)]]
+    parts += [_interpolated(_erf_around(i * WIDTH), -half, half, DEGREE) for i in range(1, 16)]
+    return list(zip(*parts))
+
+
+def _erf_around(centre: float) -> Callable[[float], float]:
+    return lambda r: math.erf(centre + r)
+
+
+def _interpolated(f: Callable[[float], float], low: float, high: float, degree: int) -> list[float]:
+    """The polynomial through f at Chebyshev's nodes between the bounds, the highest power first."""
+    from numpy.polynomial import Chebyshev, Polynomial
+
+    series = Chebyshev.interpolate(lambda nodes: np.array([f(x) for x in nodes]), degree, domain=[low, high])
+    return [float(c) for c in series.convert(kind=Polynomial).coef][::-1]

@@ -1,12 +1,14 @@
 """exp, exp2, expm1 and tanh in float32.
 
-x = n*ln2 + r with n an integer and ``|r| <= ln2/2``; e^r is a polynomial, and 2^n is built in the exponent of a float
-that multiplies it.  (Adding n to the exponent of the result would be cheaper, and wrong for NaN, overflow and
-denormals.) Polynomials are minimax, some as published by N. Juffa. benchmarks/accuracy.py measures the bounds, on
-all float32.
+x = n*ln2 + r with n a multiple of 1/16 and ``|r| <= ln2/32``.  2^(n mod 1) comes from a table of 16, which fits a
+register, e^r - 1 is a short polynomial, and LDEXP multiplies by the power of two that is left.  (Adding to the
+exponent of the result would be wrong for NaN, overflow and denormals.)  expm1, and tanh near 0, have longer ones, as
+published by N. Juffa. benchmarks/accuracy.py measures the bounds, on all float32.
 """
 
 from __future__ import annotations
+
+import math
 
 from uopc.decompose.floatbits import (
     MAGIC,
@@ -14,6 +16,8 @@ from uopc.decompose.floatbits import (
     clamp,
     from_bits,
     horner,
+    ldexp,
+    lookup,
     magnitude,
     minus,
     select,
@@ -23,21 +27,15 @@ from uopc.decompose.floatbits import (
 from uopc.uop import UOp
 
 LOG2_E = 1.4426950408889634
-# ln2 in two parts.  The first has 14 digits: its product with n is exact, whether or not the compiler contracts it.
-LN2_HIGH = float.fromhex("0x1.62e4p-1")
-LN2_LOW = float.fromhex("0x1.7f7d1cp-20")
+# ln2 in two parts.  The first has 12 digits: its product with n is exact, whether or not the compiler contracts it.
+LN2_HIGH = float.fromhex("0x1.62ep-1")
+LN2_LOW = math.log(2.0) - LN2_HIGH
 
-# e^r and 2^r
-EXP = (1.37805939e-3, 8.37312452e-3, 4.16695364e-2, 1.66664720e-1, 4.99999851e-1, 1.0, 1.0)
-EXP2 = (
-    1.535336188319500e-4,
-    1.339887440266574e-3,
-    9.618437357674640e-3,
-    5.550332471162809e-2,
-    2.402264791363012e-1,
-    6.931472028550421e-1,
-    1.0,
-)
+# 2^(i/16)
+POWERS = tuple(2.0 ** (i / 16) for i in range(16))
+# (e^r - 1) / r and (2^r - 1) / r, minimax on |r| <= ln2/32 and 1/32
+EXP = (0.16666718, 0.50001615, 1.0)
+EXP2 = (0.055502135, 0.24023429, 0.69314718)
 # (e^r - 1 - r) / r^2
 EXPM1 = (1.97350979e-4, 1.39309070e-3, 8.33343994e-3, 4.16668020e-2, 1.66666716e-1, 4.99999970e-1)
 # (tanh(t) - t) / t^3 in t^2, up to t = 0.55
@@ -52,10 +50,10 @@ EXP2_RANGE = (-151.0, 129.0)
 TINY_SQUARE = 2.0**-60
 
 
-def _whole(x: UOp, factor: float, bias: float) -> tuple[UOp, UOp]:
-    """n = x*factor to the nearest integer, as a float and as the float whose low bits are n + bias."""
-    shifted = (x * factor if factor != 1.0 else x) + (MAGIC + bias)
-    return shifted + -(MAGIC + bias), shifted
+def multiple(x: UOp, factor: float = 1.0) -> tuple[UOp, UOp]:
+    """n = x*factor to the nearest multiple of 1/16, and the int32 whose low bits are 16*n."""
+    shifted = (x * factor if factor != 1.0 else x) + MAGIC / 16
+    return shifted + -MAGIC / 16, bits(shifted)
 
 
 def _remainder(x: UOp, n: UOp) -> UOp:
@@ -63,40 +61,34 @@ def _remainder(x: UOp, n: UOp) -> UOp:
     return (x + n * -LN2_HIGH) + n * -LN2_LOW
 
 
-def _scale(p: UOp, shifted: UOp) -> UOp:
-    """p * 2^n for -254 <= n <= 254, rounded once, where the low bits of ``shifted`` are n + 254.
-
-    2^n itself may be no float, so the exponent is split into halves.  The low nine bits of each half hold its biased
-    exponent; the shift drops what stands above.
-    """
-    both = bits(shifted)
-    half = both >> 1
-    return p * from_bits(half << 23) * from_bits(minus(both, half) << 23)
+def _scaled(p: UOp, n: UOp, sixteenths: UOp) -> UOp:
+    """(1 + p) * 2^n."""
+    power = lookup(POWERS, sixteenths)
+    return ldexp(power * p + power, n)
 
 
 def exp_normal(x: UOp) -> UOp:
-    """e^x for -87 <= x <= 88, where 2^n is a normal float; NaN stays."""
-    n, shifted = _whole(x, LOG2_E, 127.0)
-    return horner(_remainder(x, n), EXP) * from_bits(bits(shifted) << 23)
+    """e^x for ``|x| <= 104``; NaN stays."""
+    n, sixteenths = multiple(x, LOG2_E)
+    r = _remainder(x, n)
+    return _scaled(horner(r, EXP) * r, n, sixteenths)
 
 
 def exp(x: UOp) -> UOp:
-    """e^x, 1 ULP."""
-    x = clamp(x, *EXP_RANGE)
-    n, shifted = _whole(x, LOG2_E, 254.0)
-    return _scale(horner(_remainder(x, n), EXP), shifted)
+    """e^x, 2 ULP."""
+    return exp_normal(clamp(x, *EXP_RANGE))
 
 
 def exp2(x: UOp) -> UOp:
-    """2^x, 1 ULP."""
+    """2^x, 2 ULP."""
     x = clamp(x, *EXP2_RANGE)
-    n, shifted = _whole(x, 1.0, 254.0)
-    return exp2_scaled(minus(x, n), shifted)
+    n, sixteenths = multiple(x)
+    return exp2_scaled(minus(x, n), n, sixteenths)
 
 
-def exp2_scaled(r: UOp, shifted: UOp) -> UOp:
-    """2^(n+r) for |r| <= 1/2, where the low bits of ``shifted`` are n + 254."""
-    return _scale(horner(r, EXP2), shifted)
+def exp2_scaled(r: UOp, n: UOp, sixteenths: UOp) -> UOp:
+    """2^(n+r) for |r| <= 1/32, where the low bits of ``sixteenths`` are 16*n."""
+    return _scaled(horner(r, EXP2) * r, n, sixteenths)
 
 
 def expm1(x: UOp) -> UOp:
@@ -105,8 +97,8 @@ def expm1(x: UOp) -> UOp:
     For n = 0 this is e^r - 1 itself, but for the sign of a zero and the last digit of a denormal.
     """
     y = clamp(x, -20.0, EXP_RANGE[1])
-    n, shifted = _whole(y, LOG2_E, 126.0)
-    r = _remainder(y, n)
+    shifted = y * LOG2_E + (MAGIC + 126.0)
+    r = _remainder(y, shifted + -(MAGIC + 126.0))
     p = horner(r, EXPM1) * (r * r) + r
     power = from_bits(bits(shifted) << 23)
     result = p * power + (power + -0.5)

@@ -65,6 +65,18 @@ def horner(x: UOp, coefficients: Sequence[float]) -> UOp:
     return result
 
 
+def ldexp(x: UOp, n: UOp) -> UOp:
+    """``x * 2^floor(n)`` for ``|n| <= 254``, rounded once; NaN in ``x`` stays."""
+    return UOp(Ops.LDEXP, (x, n))
+
+
+def lookup(table: Sequence[float], index: UOp) -> UOp:
+    """The float32 that a table of 16 holds at the low four bits of int32s: one permutation where it fits a register."""
+    return UOp(
+        Ops.LOOKUP, (index,), tuple(dtypes.float32.convert(v) for v in table), dtypes.float32.vec(index.dtype.count)
+    )
+
+
 def select(condition: UOp, a: UOp | float, b: UOp | float, like: UOp) -> UOp:
     """``a`` where the condition holds, else ``b``; numbers become constants of the type of ``like``."""
     scalar = like.dtype.scalar()

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 
-from uopc.decompose.exponential import EXP2_RANGE, exp2_scaled
-from uopc.decompose.floatbits import MAGIC, bits, clamp, from_bits, horner, magnitude, minus, select, sign_bit
+from uopc.decompose.exponential import EXP2_RANGE, exp2_scaled, multiple
+from uopc.decompose.floatbits import bits, clamp, from_bits, horner, magnitude, minus, select, sign_bit
 from uopc.decompose.logarithm import split
 from uopc.dtype import dtypes
 from uopc.uop import UOp
@@ -54,7 +54,6 @@ def _magnitude(t: UOp, y: UOp) -> UOp:
     log2 = horner(s * s, LOG2) * s + e.cast(dtypes.float64)
     # a finite y makes (-1)^inf what it is for every large even number, and leaves 0 * inf to nobody else
     exponent = log2 * clamp(y, -FLOAT_MAX, FLOAT_MAX).cast(dtypes.float64)
-    shifted = clamp(exponent.cast(dtypes.float32), *EXP2_RANGE) + (MAGIC + 254.0)
-    n = (shifted + -(MAGIC + 254.0)).cast(dtypes.float64)
-    rest = minus(exponent, n).cast(dtypes.float32)
-    return exp2_scaled(clamp(rest, -1.0, 1.0), shifted)
+    n, sixteenths = multiple(clamp(exponent.cast(dtypes.float32), *EXP2_RANGE))
+    rest = minus(exponent, n.cast(dtypes.float64)).cast(dtypes.float32)
+    return exp2_scaled(clamp(rest, -1.0, 1.0), n, sixteenths)

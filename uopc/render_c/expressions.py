@@ -104,6 +104,18 @@ class Expressions(Texts):
         masks = (self.mask(s, size, s.dtype.count) for s in u.src)
         return call(self.unit.once(functions.shuffle, u.arg, functions.mask_dtype(size, u.dtype.count)), *masks)
 
+    def ldexp(self, u: UOp) -> Code:
+        """A float times a power of two."""
+        operands = (self.vector(s, u.dtype.count) if u.dtype.count > 1 else self.operand(s) for s in u.src)
+        return call(self.unit.once(functions.ldexp, u.dtype), *operands)
+
+    def lookup(self, u: UOp) -> Code:
+        """Elements of a table."""
+        table, index = self.unit.once(functions.table, u.arg), self.operand(u.src[0])
+        if u.dtype.count == 1:
+            return Code(f"{table}[{infix('&', index, Code('15')).text}]")
+        return call(self.unit.once(functions.lookup, u.dtype), Code(table), index)
+
     # -- scalars
 
     def scalar_cast(self, u: UOp) -> Code:
@@ -225,6 +237,8 @@ ON_ANY: dict[Ops, Rule] = {
     Ops.AFTER: Expressions.renamed,
     Ops.HREDUCE: Expressions.fold,
     Ops.SHUFFLE: Expressions.shuffle,
+    Ops.LDEXP: Expressions.ldexp,
+    Ops.LOOKUP: Expressions.lookup,
     Ops.LOAD: lambda self, u: self.load(u),
 }
 ON_SCALARS: dict[Ops, Rule] = {

@@ -7,9 +7,11 @@ stands where a loop over lanes stays scalar.
 
 from __future__ import annotations
 
+import zlib
+
 from uopc._hot.text import Code, call
 from uopc.ops import Ops
-from uopc.render_c.types import SIGNED, Declarations, type_name
+from uopc.render_c.types import SIGNED, Declarations, literal, type_name
 from uopc.uop import DType, dtypes
 
 LIBM = {
@@ -56,7 +58,11 @@ def extremum(unit: Declarations, op: Ops, dtype: DType) -> str:
     """The larger (MAX) or smaller of two; a NaN on either side is the result, as NumPy's."""
     t, sign = unit.type(dtype), ">" if op is Ops.MAX else "<"
     holds = f"(a {sign} b) | (a != a)" if dtype.is_float else f"a {sign} b"
-    body = f"return ({holds}) ? a : b;" if dtype.count == 1 else f"return {select(unit, dtype)}({holds}, a, b);"
+    body = f"return ({holds}) ? a : b;"
+    if dtype.count > 1:  # `bound` gives b where either is NaN
+        body = f"return {select(unit, dtype)}({holds}, a, b);"
+        if dtype.is_float and not dtype.is_half:
+            body = f"return {select(unit, dtype)}(a != a, a, {bound(unit, op, dtype)}(a, b));"
     return unit.function(f"{op.name.lower()}_{type_name(dtype)}", f"{t} ({t} a, {t} b)", body)
 
 
@@ -70,6 +76,51 @@ def bound(unit: Declarations, op: Ops, dtype: DType) -> str:
     form = f"{'p' if dtype.count > 1 else 's'}{'s' if dtype.scalar() is dtypes.float32 else 'd'}"
     body = _one_instruction(f"v{op.name.lower()}{form} %1, %2, %0", dtype, "ab", [f"return {otherwise};"], unit)
     return unit.function(name, f"{t} ({t} a, {t} b)", *body)
+
+
+def ldexp(unit: Declarations, dtype: DType) -> str:
+    """a * 2^floor(b): one instruction of AVX-512; elsewhere two powers are made in the exponents of floats, since 2^b
+    may be no float."""
+    t = unit.type(dtype)
+    if dtype.count == 1:
+        return unit.function(
+            "ldexp_float", f"{t} ({t} a, {t} b)", "return __builtin_ldexpf(a, (int)__builtin_floorf(b));"
+        )
+    m = unit.mask(4, dtype.count)
+    # b + 254 is positive, so that a conversion cuts off what floor would
+    otherwise = [
+        f"{m} n = __builtin_convertvector(b + 254.0f, {m}), half = n >> 1;",
+        f"return a * ({t})(half << 23) * ({t})((n - half) << 23);",
+    ]
+    body = otherwise
+    if dtype.itemsize == 64:
+        body = _one_instruction("vscalefps %2, %1, %0", dtype, "ab", otherwise, unit)
+    return unit.function(f"ldexp_{type_name(dtype)}", f"{t} ({t} a, {t} b)", *body)
+
+
+def table(unit: Declarations, values: tuple[float, ...]) -> str:
+    """A table of a LOOKUP, by a name that says what it holds, since kernels share units."""
+    text = ", ".join(literal(v, dtypes.float32, False).text for v in values)
+    name = f"table_{zlib.crc32(text.encode()):08x}"
+    unit.lines.setdefault(name, f"static const float {name}[16] __attribute__((aligned(64))) = {{{text}}};")
+    return name
+
+
+def lookup(unit: Declarations, dtype: DType) -> str:
+    """What a table holds at the low four bits of indices: a permutation of one register, or of two and a blend."""
+    t, m = unit.type(dtype), unit.mask(4, dtype.count)
+    lanes = [f"{t} r;", f"for (int k = 0; k < {dtype.count}; k++) r[k] = table[i[k] & 15];", "return r;"]
+    body, first = lanes, f"const {t} first = *(const {t} *)table"
+    if dtype.itemsize == 64:
+        asm = '__asm__("vpermps %1, %2, %0" : "=v"(r) : "v"(first), "v"(i));'
+        body = ["#if __AVX512F__", f"{first};", f"{t} r;", asm, "return r;", "#else", *lanes, "#endif"]
+    elif dtype.itemsize == 32:
+        asm = '__asm__("vpermps %1, %2, %0" : "=x"({0}) : "x"({1}), "x"(i));'
+        both = [asm.replace("{0}", r).replace("{1}", half) for r, half in (("r", "first"), ("s", "second"))]
+        second = f"second = ((const {t} *)table)[1];"
+        chosen = f"return {select(unit, dtype)}((i << 28) >> 31, s, r);"
+        body = ["#if __AVX2__", f"{first}, {second}", f"{t} r, s;", *both, chosen, "#else", *lanes, "#endif"]
+    return unit.function(f"lookup_{type_name(dtype)}", f"{t} (const float *table, {m} i)", *body)
 
 
 def reinterpret(unit: Declarations, dtype: DType, source: DType) -> str:

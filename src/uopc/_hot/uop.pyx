@@ -80,6 +80,7 @@ cdef int C_VIEW = Ops.VIEW, C_SHRINK = Ops.SHRINK
 cdef int C_FLIP = Ops.FLIP, C_STRIDE = Ops.STRIDE, C_PAD = Ops.PAD, C_IOTA = Ops.IOTA, C_STACK = Ops.STACK
 cdef int C_GATHER = Ops.GATHER, C_CAT = Ops.CAT
 cdef int C_BITCAST = Ops.BITCAST, C_CAST = Ops.CAST, C_ADD = Ops.ADD, C_MUL = Ops.MUL, C_IDIV = Ops.IDIV
+cdef int C_LOOKUP = Ops.LOOKUP
 cdef int C_MOD = Ops.MOD, C_MAX = Ops.MAX, C_MIN = Ops.MIN
 cdef int C_CMPLT = Ops.CMPLT, C_CMPLE = Ops.CMPLE, C_CMPEQ = Ops.CMPEQ, C_CMPNE = Ops.CMPNE, C_AND = Ops.AND
 cdef int C_OR = Ops.OR
@@ -111,7 +112,7 @@ cdef UOp rebuild(UOp u, tuple src):
     """``u`` over other sources.  The dtype is derived again where the op's rule says so: lanes may have come in."""
     cdef int rule = RULE[u.code]
     if rule == R_GIVEN:
-        casts = u.code == C_CAST or u.code == C_BITCAST
+        casts = u.code == C_CAST or u.code == C_BITCAST or u.code == C_LOOKUP
         return intern(u.code, widen(u.info, <UOp>src[0]) if casts else u.info, src, u.arg)
     if rule == R_LOAD and u.info.count > 1:
         return intern(u.code, u.info, src, u.arg)
@@ -119,7 +120,7 @@ cdef UOp rebuild(UOp u, tuple src):
 
 
 cdef DInfo widen(DInfo info, UOp source):
-    """A cast is as wide as what it casts."""
+    """A cast is as wide as what it casts, a lookup as its index."""
     return info if info.count == source.info.count else widened(info, source.info.count)
 
 

@@ -35,7 +35,8 @@ INLINE float at_most_f32(float a, float b) {
 #endif
 }
 INLINE int i32_bits_f32(float a) { return ((union { float from; int to; }){a}).to; }
-INLINE float f32_bits_i32(int a) { return ((union { int from; float to; }){a}).to; }
+static const float table_52d14c50[16] __attribute__((aligned(64))) = {1.0f, 1.0442737f, 1.0905077f, 1.1387886f, 1.1892071f, 1.2418578f, 1.2968396f, 1.3542556f, 1.4142135f, 1.4768262f, 1.5422108f, 1.6104903f, 1.6817929f, 1.7562522f, 1.8340081f, 1.9152066f};
+INLINE float ldexp_float(float a, float b) { return __builtin_ldexpf(a, (int)__builtin_floorf(b)); }
 
 void online_softmax_range(void *const *args, long lo, long hi) {
   float *restrict d0 = args[0];
@@ -62,37 +63,29 @@ void online_softmax_range(void *const *args, long lo, long hi) {
       float v9 = max_f32(v4, v8);
       float v10 = -v9;
       float v11 = at_most_f32(at_least_f32(v4 + v10, -104.0f), 89.0f);
-      float v12 = v11 * 1.442695f + 1.2583166e+07f;
-      float v13 = v12 - 1.2583166e+07f;
-      float v14 = v11 + v13 * -0.69314575f + v13 * -1.4286068e-06f;
-      float v15 = (v14 * 0.0013780594f + 0.0083731245f) * v14 + 0.041669536f;
-      float v16 = (v15 * v14 + 0.16666472f) * v14 + 0.49999985f;
-      int v17 = i32_bits_f32(v12);
-      int v18 = v17 >> 1;
-      float v19 = (v16 * v14 + 1.0f) * v14 + 1.0f;
-      float v20 = f32_bits_i32(v18 << 23);
-      float v21 = v19 * v20 * f32_bits_i32((v17 - v18) << 23);
-      float v22 = at_most_f32(at_least_f32(v8 + v10, -104.0f), 89.0f);
-      float v23 = v22 * 1.442695f + 1.2583166e+07f;
-      float v24 = v23 - 1.2583166e+07f;
-      float v25 = v22 + v24 * -0.69314575f + v24 * -1.4286068e-06f;
-      float v26 = (v25 * 0.0013780594f + 0.0083731245f) * v25 + 0.041669536f;
-      float v27 = (v26 * v25 + 0.16666472f) * v25 + 0.49999985f;
-      int v28 = i32_bits_f32(v23);
-      int v29 = v28 >> 1;
-      float v30 = (v27 * v25 + 1.0f) * v25 + 1.0f;
-      float v31 = f32_bits_i32(v29 << 23);
-      float v32 = v30 * v31 * f32_bits_i32((v28 - v29) << 23);
-      f32x16 v33 = *(f32x16u *)a2 * v21 + v32 * *(const f32x16u *)(d3 + v5);
-      f32x16 v34 = *(f32x16u *)(a2 + 16);
+      float v12 = v11 * 1.442695f + 786432.0f;
+      float v13 = table_52d14c50[i32_bits_f32(v12) & 15];
+      float v14 = v12 - 786432.0f;
+      float v15 = v11 + v14 * -0.69311523f + v14 * -3.1946183e-05f;
+      float v16 = (v15 * 0.16666718f + 0.50001615f) * v15 + 1.0f;
+      float v17 = ldexp_float(v13 * (v16 * v15) + v13, v14);
+      float v18 = at_most_f32(at_least_f32(v8 + v10, -104.0f), 89.0f);
+      float v19 = v18 * 1.442695f + 786432.0f;
+      float v20 = table_52d14c50[i32_bits_f32(v19) & 15];
+      float v21 = v19 - 786432.0f;
+      float v22 = v18 + v21 * -0.69311523f + v21 * -3.1946183e-05f;
+      float v23 = (v22 * 0.16666718f + 0.50001615f) * v22 + 1.0f;
+      float v24 = ldexp_float(v20 * (v23 * v22) + v20, v21);
+      f32x16 v25 = *(f32x16u *)a2 * v17 + v24 * *(const f32x16u *)(d3 + v5);
+      f32x16 v26 = *(f32x16u *)(a2 + 16);
       a0 = v9;
-      a1 = a1 * v21 + v32;
-      *(f32x16u *)a2 = v33;
-      *(f32x16u *)(a2 + 16) = v34 * v21 + v32 * *(const f32x16u *)(d3 + v6);
+      a1 = a1 * v17 + v24;
+      *(f32x16u *)a2 = v25;
+      *(f32x16u *)(a2 + 16) = v26 * v17 + v24 * *(const f32x16u *)(d3 + v6);
     }
-    float v35 = a1;
-    *(f32x16u *)(d0 + v0) = *(f32x16u *)a2 / v35;
-    *(f32x16u *)(d0 + v2) = *(f32x16u *)(a2 + 16) / v35;
+    float v27 = a1;
+    *(f32x16u *)(d0 + v0) = *(f32x16u *)a2 / v27;
+    *(f32x16u *)(d0 + v2) = *(f32x16u *)(a2 + 16) / v27;
   }
 }
 
