@@ -56,7 +56,7 @@ def test_a_cascade_is_derived_and_printed_as_formulas() -> None:
     (cascade,) = report.cascades
     assert cascade.derived and len(cascade.state) == len(cascade.step) == len(cascade.merge) == 3
     assert cascade.length == 128 and cascade.merge[0] == "y1 = max(y1_a, y1_b)"
-    assert report.kernels[0].value == "y3 / y2"
+    assert report.kernels[0].value == "y3 * (1 / y2)"
     assert "cascade over 128: derived" in str(report)
 
 

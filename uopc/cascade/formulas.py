@@ -98,6 +98,10 @@ def _applied(u: UOp, src: list[str]) -> str:
         text = src[0] if u.dtype.is_float else f"{u.dtype.name}({src[0]})"
     elif u.op is Ops.MUL and "-1" in src:
         text = "-" + src[1 - src.index("-1")]
+    elif u.op is Ops.RECIP:
+        text = f"(1 / {src[0]})"
+    elif u.op is Ops.MUL:
+        text = f"({_product(*src)})"
     elif u.op in _INFIX:
         text = f"({src[0]} {_INFIX[u.op]} {src[1]})".replace("+ -", "- ")
     elif u.op is Ops.WHERE and src[1] == "0" and src[0] in (f"({src[2]} == {limit})" for limit in ("inf", "-inf")):
@@ -107,6 +111,10 @@ def _applied(u: UOp, src: list[str]) -> str:
     else:
         text = f"{u.op.name.lower()}({', '.join(src)})"
     return text if len(text) <= MAX_LENGTH else text[: MAX_LENGTH - 4] + " ..."
+
+
+def _product(a: str, b: str) -> str:
+    return f"{a} / {b[5:-1]}" if b.startswith("(1 / ") else f"{a} * {b}"
 
 
 def _renamed(formula: str, pattern: str) -> str:
@@ -138,7 +146,7 @@ def report_of(frame: Frame, reason: str | None, pieces: Mapping[UOp, Piece] | No
         )
         merge.append(f"{y} = {_combined(op, a, b)}")
         anchored += [f"{y} by {exp}({e})" for exp, e in exponents]
-        deferred += [f"{y} * {_formula(f, body, names, False)}" for f in p.above]
+        deferred += [_product(y, _formula(f, body, names, False)) for f in p.above]
         deferred += [f"{y} / {_formula(f, body, names, False)}" for f in p.below]
         deferred += [f"{y} + {_formula(t, body, names, False)}" for t in p.addends]
     told = tuple(map(tuple, (state, step, merge, anchored, deferred)))

@@ -230,11 +230,13 @@ def mean_of(u: UOp, axes: Shape, keepdim: bool) -> UOp:
 
 
 def softmax_of(x: UOp, axis: int) -> UOp:
-    """The textbook softmax of a float graph along one axis (from the front)."""
+    """The textbook softmax of a float graph along one axis (from the front); one division a row, since the sum is no
+    less than 1 and its reciprocal a float.
+    """
     if x.shape[axis] == 0:
         return x
     weights = (x - expand(maximum_over(x, axis), x.shape)).alu(Ops.EXP)
-    return weights / expand(reduce_(weights, Ops.ADD, (axis,), keepdim=True), x.shape)
+    return weights * expand(reduce_(weights, Ops.ADD, (axis,), keepdim=True).recip(), x.shape)
 
 
 def scan(u: UOp) -> UOp:
