@@ -82,7 +82,12 @@ LAYERS = (
     ),
     Layer(
         "blockize",  # its parts; the package's face is a pass
-        (*(f"uopc.blockize.{name}" for name in ("limits", "operands", "panels", "rows", "sweeps", "cascades")),),
+        (
+            *(
+                f"uopc.blockize.{name}"
+                for name in ("conditions", "limits", "operands", "panels", "rows", "sweeps", "cascades")
+            ),
+        ),
         Inner.ORDERED,
     ),
     Layer(

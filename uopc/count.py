@@ -2,7 +2,7 @@
 
 In: a LINEAR program.  Out: how often each statement runs, and from that operations and bytes.  Nothing is estimated:
 the numbers are what the C does.  Only where the end of a loop depends on outer loops of more than ``MAX_GRID``
-iterations together, it is taken at its largest.
+iterations together, or on what stands in memory, it is taken at its largest.
 """
 
 from __future__ import annotations
@@ -47,9 +47,23 @@ def _value(expr: UOp, at: dict[UOp, Any]) -> Any:
     return known[expr]
 
 
+def reads_memory(expr: UOp) -> bool:
+    """Whether an index expression depends on what stands in memory."""
+    seen, stack = {expr}, [expr]
+    while stack:
+        u = stack.pop()
+        if u.op is Ops.LOAD:
+            return True
+        fresh = [s for s in u.src if s not in seen]
+        seen.update(fresh)
+        stack += fresh
+    return False
+
+
 def iterations(loops: tuple[UOp, ...]) -> int:
     """How often the body of a loop nest, outermost first, runs."""
-    mentioned = set(ranges_in(*(r.src[0] for r in loops)))
+    told = [r for r in loops if not reads_memory(r.src[0])]
+    mentioned = set(ranges_in(*(r.src[0] for r in told)))
     grid = [r for r in loops if r in mentioned]
     computable = all(u.op in _EVALUATE or u.op in (Ops.CONST, Ops.RANGE, Ops.CAST) for r in grid for u in toposort(r))
     if not computable or math.prod(r.vmax + 1 for r in grid) > MAX_GRID:
@@ -61,7 +75,7 @@ def iterations(loops: tuple[UOp, ...]) -> int:
         at[r] = np.arange(r.vmax + 1).reshape(shape)
     runs: Any = np.ones((1,) * len(grid), np.int64)
     for r in loops:
-        end = _value(r.src[0], at)
+        end = _value(r.src[0], at) if r in told else r.vmax + 1
         runs = runs * ((at[r] < end) if r in at else np.maximum(end, 0))
     return int(runs.sum())
 
@@ -99,7 +113,7 @@ def products(linear: UOp, slots: Collection[int]) -> int:
     read: set[UOp] = set()
     found: list[UOp] = []
     for u in linear.src:
-        if u.op is Ops.LOAD and _place(u) in counted:
+        if (u.op is Ops.LOAD and _place(u) in counted) or (u.op is Ops.SHUFFLE and not read.isdisjoint(u.src)):
             read.add(u)
         elif u.op is Ops.STORE and u.src[1] in read and _place(u)[0] is Ops.ALLOC:
             counted.add(_place(u))

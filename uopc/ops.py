@@ -211,13 +211,18 @@ class Limit(NamedTuple):
 
 class CascadeArg(NamedTuple):
     """Which cascade of its graph a CASCADE is, its reductions in the order in which they depend on each other, and how
-    many
-    elements of the reduced axis one block holds (0: not yet decided).  Steps beyond ``limits`` change nothing."""
+    many elements of the reduced axis one block holds (0: not yet decided).
+
+    Steps beyond ``limits`` change nothing.  ``test_lanes``: if not 0, the last sources of the CASCADE are for each
+    reduction an integer at the shape of its body, and a block in which it is 0 everywhere changes nothing; so many
+    lanes look at it at once.
+    """
 
     id: int
     components: tuple[Component, ...]
     block: int = 0
     limits: tuple[Limit, ...] = ()
+    test_lanes: int = 0
 
 
 class StateArg(NamedTuple):

@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from uopc.blockize.limits import limits
+from uopc.blockize.conditions import PLAIN
+from uopc.blockize.limits import Body, common, limits, tests
 from uopc.blockize.operands import View, packed, shared_parts
 from uopc.ops import ALU, MOVEMENT, KernelInfo, Ops, Tile
 from uopc.rangeify import Opts
 from uopc.rangeify.axes import space
-from uopc.rangeify.context import Idx
+from uopc.rangeify.context import ZERO, Idx
 from uopc.rangeify.positions import Probe, bodies_of, body_at, places, result_places
 from uopc.runtime.device import Device
 from uopc.uop import UOp, toposort
@@ -294,15 +295,54 @@ def _blocked(layout: _Layout, inside: list[dict[UOp, Idx]], sizes: _Sizes, machi
                 tile = _tile_of(body[u], known, layout, u, sizes, reduced)
                 if tile is not None:
                     staged[u] = tile
+        if layout.rows is not None:
+            staged.update(_turned(body, known, layout, sizes))
     made = _with_stages(node, staged, layout, inside, sizes, known)
     components = []
     for k, (c, (b, _)) in enumerate(zip(node.arg.components, bodies)):
         shape = tuple(n for a, n in enumerate(b.shape) if a != c.axis)
         components.append(c._replace(tile=_running(k, layout, shape, sizes)) if layout.axes[k] is not None else c)
     length = bodies[0][0].shape[node.arg.components[0].axis]
-    bounds = () if layout.rows is None else limits(layout.ranged, layout.outputs[layout.rows], layout.step)
-    arg = node.arg._replace(components=tuple(components), block=min(sizes.steps, length), limits=bounds)
-    return made.replace(arg=arg)
+    arg = node.arg._replace(components=tuple(components), block=min(sizes.steps, length))
+    return _bounded(made.replace(arg=arg), layout, machine)
+
+
+def _bounded(made: UOp, layout: _Layout, machine: Device) -> UOp:
+    """The CASCADE in blocks, those left out in which nothing changes."""
+    node, bodies = layout.node, []
+    for c, axes, (value, _) in zip(node.arg.components, layout.axes, bodies_of(node)):
+        if axes is not None:
+            at = [ZERO if a is None else layout.outputs[a] for a in axes]
+            bodies.append(Body(c.op, value, (*at[: c.axis], layout.step, *at[c.axis :])))
+    shared = common(bodies)
+    bounds = limits(shared, None if layout.rows is None else layout.outputs[layout.rows], layout.step)
+    looked = tests([c for c in shared if c not in bounds], layout.step)
+    arg = made.arg._replace(limits=tuple(sorted(bounds.values())))
+    if not looked or len(bodies) < len(layout.axes):
+        return made.replace(arg=arg)
+    lanes = machine.vector_bytes // looked[0].dtype.itemsize
+    return made.replace(src=(*made.src, *looked), arg=arg._replace(test_lanes=lanes))
+
+
+def _turned(body: dict[UOp, Idx], known: dict[UOp, int], layout: _Layout, sizes: _Sizes) -> dict[UOp, Tile]:
+    """Memory that runs along the reduced axis, not along the rows as the lanes do: it is read by rows, and turned in
+    registers."""
+    out: dict[UOp, Tile] = {}
+    for u in dict.fromkeys(s for p in body if p.op in ALU for s in p.src if s in body):
+        source = u
+        while source.op in PLAIN:
+            source = source.src[0]
+        if source.op not in (Ops.BUFFER, Ops.VIEW):
+            continue
+        at, view = body[u], View(u.shape)
+        rows = [a for a, i in enumerate(at) if known.get(i) == layout.rows]
+        steps = [a for a, i in enumerate(at) if i.op is Ops.CONST and i.arg == -1]
+        if rows and steps and view.step(u, rows[0]) > u.dtype.itemsize == view.step(u, steps[0]):
+            tile = _tile_of(at, known, layout, u, sizes, False)
+            if tile is not None:
+                square = {rows[0]: sizes.lanes, steps[0]: sizes.lanes}
+                out[u] = tile._replace(opts=Opts(square, vector=rows[0], lanes=sizes.lanes))
+    return out
 
 
 def _with_stages(

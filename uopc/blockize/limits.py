@@ -1,59 +1,58 @@
-"""Limits: where a mask excludes whole blocks, the loop over blocks does not visit them.
+"""Limits and tests: where a mask excludes whole blocks, the loop over blocks does not visit them.
 
-A step of a cascade changes nothing where each reduction gets what leaves it unchanged: -inf for a maximum, 0 for a sum.
-Which comparisons must hold for anything else is read off the ranged bodies; of those, the ones that are linear in the
-row and the position become bounds of the loop.
+A step of a cascade changes nothing unless some conditions hold (``uopc.blockize.conditions``).  Those that are linear
+in the row and the position become bounds of the loop over blocks.  Others, such as masks in memory, are looked at when
+a block is reached, if that is cheap: where they hold nowhere in it, nothing else of the block is done.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from uopc.ops import Limit, Ops
+from uopc.blockize.conditions import NOTHING, conditions
+from uopc.ops import ALU, COMPARE, Limit, Ops
+from uopc.rangeify import Ctx, rangeify
+from uopc.rangeify.context import Idx
+from uopc.simplify import linear_in
 from uopc.uop import UOp, dtypes, toposort
 
 # A linear form: the factor of each range, and the constant.
 Linear = tuple[dict[UOp, int], int]
+# What a test may consist of, and how much of it: a few vector operations for as many elements as a vector holds.
+CHEAP = COMPARE | {Ops.AND, Ops.OR, Ops.XOR, Ops.ADD, Ops.MUL, Ops.MIN, Ops.MAX, Ops.CAST}
+MAX_TEST_OPS = 16
+UNSIGNED = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}
+# What makes a condition known only inside the loop, or dear.
+INNER = (Ops.STATE, Ops.COMPONENT, Ops.REDUCE, Ops.STAGE)
 
 
-def _conditions(u: UOp, nothing: float) -> set[UOp]:
-    """The bools of which each must hold, or the value is ``nothing`` (-inf, or 0).  Running values are constants
-    here."""
-    if u.op is Ops.WHERE:
-        condition, a, b = u.src
-        if b.op is Ops.CONST and b.arg == nothing:
-            return {*_all_of(condition), *_conditions(a, nothing)}
-        if a.op is Ops.CONST and a.arg == nothing:
-            return {*_all_of(condition.logical_not()), *_conditions(b, nothing)}
-    if nothing == 0:
-        if u.op is Ops.EXP:
-            return _conditions(u.src[0], -math.inf)
-        if u.op is Ops.MUL:
-            return _conditions(u.src[0], 0) | _conditions(u.src[1], 0)
-        if u.op is Ops.DIV:
-            return _conditions(u.src[0], 0)
-    elif u.op is Ops.ADD:
-        # a constant or a running value beside it is finite: what may be inf or NaN keeps its step
-        for a, b in (u.src, u.src[::-1]):
-            if not any(v.op in (Ops.LOAD, Ops.REDUCE) for v in toposort(b)):
-                return _conditions(a, nothing)
-    elif u.op is Ops.MUL and u.src[1].op is Ops.CONST and 0 < u.src[1].arg < math.inf:
-        return _conditions(u.src[0], nothing)
-    return set()
+@dataclass(frozen=True)
+class Body:
+    """A reduction of a cascade: how it combines, its body, and where the body stands in the kernel."""
+
+    op: Ops
+    value: UOp
+    at: Idx
 
 
-def _all_of(u: UOp) -> list[UOp]:
-    """The bools whose conjunction ``u`` is; the negation of a comparison of integers is one."""
-    if u.op is Ops.AND:
-        return [c for s in u.src for c in _all_of(s)]
-    if u.op is Ops.XOR and u.src[1].op is Ops.CONST and u.src[1].arg is True:
-        inner = u.src[0]
-        if inner.op is Ops.OR:
-            return [c for s in inner.src for c in _all_of(s.logical_not())]
-        if inner.op in (Ops.CMPLT, Ops.CMPLE) and inner.src[0].dtype.is_int:
-            a, b = inner.src
-            return [b <= a if inner.op is Ops.CMPLT else b < a]
-    return [u]
+@dataclass(frozen=True)
+class Condition:
+    """A condition that all reductions share, ranged, and at the shape of each of their bodies."""
+
+    ranged: UOp
+    tensors: tuple[UOp, ...]
+
+
+def common(bodies: Sequence[Body]) -> list[Condition]:
+    """What must hold of row and position for any of the reductions to change."""
+    found: list[dict[UOp, UOp]] = []
+    for body in bodies:
+        ctx = Ctx()
+        known = conditions(body.value, NOTHING[body.op]) if body.op in NOTHING else []
+        plain = [c for c in known if not any(u.op in INNER for u in toposort(c))]
+        found.append({rangeify(c, body.at, ctx): c for c in plain})
+    return [Condition(c, tuple(f[c] for f in found)) for c in found[0] if all(c in f for f in found)]
 
 
 def _linear(u: UOp) -> Linear | None:
@@ -84,26 +83,70 @@ def _plus(a: Linear, b: Linear, times: int) -> Linear:
     return {r: n for r, n in factors.items() if n}, a[1] + times * b[1]
 
 
-def _limit(condition: UOp, row: UOp, step: UOp) -> list[Limit]:
+def _limit(condition: UOp, row: UOp, step: UOp) -> Limit | None:
     """A comparison as ``a * row + b * step + c <= 0``."""
     if condition.op not in (Ops.CMPLT, Ops.CMPLE) or not (
         condition.src[0].dtype.is_int or condition.src[0].dtype is dtypes.index
     ):
-        return []
+        return None
     a, b = (_linear(s) for s in condition.src)
     if a is None or b is None:
-        return []
+        return None
     factors, constant = _plus(a, b, -1)
     if not set(factors) <= {row, step} or step not in factors:
-        return []
-    return [Limit(factors.get(row, 0), factors[step], constant + (condition.op is Ops.CMPLT))]
+        return None
+    return Limit(factors.get(row, 0), factors[step], constant + (condition.op is Ops.CMPLT))
 
 
-def limits(bodies: list[tuple[Ops, UOp]], row: UOp, step: UOp) -> tuple[Limit, ...]:
-    """What row and position must satisfy for any of the reductions (its op, its ranged body) to change."""
-    common: set[UOp] | None = None
-    for op, body in bodies:
-        nothing = {Ops.MAX: -math.inf, Ops.ADD: 0.0}.get(op)
-        mine = set() if nothing is None else _conditions(body, nothing)
-        common = mine if common is None else common & mine
-    return tuple(sorted(x for c in common or () for x in _limit(c, row, step)))
+def limits(shared: Sequence[Condition], row: UOp | None, step: UOp) -> dict[Condition, Limit]:
+    """The conditions that bound the loop over blocks."""
+    if row is None:
+        return {}
+    found = {c: _limit(c.ranged, row, step) for c in shared}
+    return {c: limit for c, limit in found.items() if limit is not None}
+
+
+def tests(shared: Sequence[Condition], step: UOp) -> tuple[UOp, ...]:
+    """The conditions that are looked at in each block, as one value for each of the bodies: an integer as wide as what
+    is compared, not 0 where all of them hold.  None where there is nothing to look at."""
+    looked = [c for c in shared if _is_cheap(c.ranged, step)]
+    parts = [u for c in looked for u in _parts(c.ranged)]
+    if not looked or len(parts) > MAX_TEST_OPS:
+        return ()
+    dtype = UNSIGNED[max(map(_width, parts))]
+    return tuple(_all([c.tensors[k] for c in looked]).cast(dtype) for k in range(len(looked[0].tensors)))
+
+
+def _all(values: list[UOp]) -> UOp:
+    out = values[0]
+    for v in values[1:]:
+        out = out & v
+    return out
+
+
+def _is_cheap(condition: UOp, step: UOp) -> bool:
+    """Whether a condition is of a few simple operations on memory that stands in a row along the axis, or is the same
+    for all of it."""
+    for u in toposort(condition):
+        if u.op is Ops.LOAD:
+            at = linear_in(u.src[0].src[1], step)
+            if len(u.src) > 1 or (step in u.ranges and (at is None or at[1] != 1)):
+                return False
+    return all(u.op in CHEAP or u.op not in ALU for u in _parts(condition))
+
+
+def _parts(condition: UOp) -> list[UOp]:
+    """The operations of a condition, and what they are applied to; not how addresses are made."""
+    out: dict[UOp, None] = {}
+    stack = [condition]
+    while stack:
+        u = stack.pop()
+        if u not in out and u.op is not Ops.CONST:
+            out[u] = None
+            stack += u.src if u.op in ALU else ()
+    return list(out)
+
+
+def _width(u: UOp) -> int:
+    """Bytes of an element in a register."""
+    return 8 if u.dtype is dtypes.index else 4 if u.dtype.is_half else max(u.dtype.itemsize, 1)

@@ -8,12 +8,13 @@ for are computed.  Until all of them are known, what comes after a part stands b
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from uopc.ops import AxisType, KernelInfo, Ops, ReduceArg, Tile
-from uopc.rangeify.context import ZERO, Combine, Ctx, Idx, Request
+from uopc.rangeify.context import ZERO, Combine, Ctx, Idx, Opts, Request
 from uopc.rangeify.reduction import in_lanes, segment_index, segments, without_lanes
 from uopc.rangeify.tiles import at_origin, begin, block_origin, flat, new_cell, start, tile_nest
+from uopc.rangeify.unswitch import once_if
 from uopc.uop import UOp, sink, toposort
 
 
@@ -43,8 +44,8 @@ class Running:
 class Cascade:
     """A CASCADE under way in one kernel."""
 
-    def __init__(self, node: UOp, row: UOp, rows: int, ctx: Ctx) -> None:
-        """``row``: the first output row of the block at hand; ``rows``: how many it has."""
+    def __init__(self, node: UOp, k: int, origin: Idx, ctx: Ctx) -> None:
+        """``origin``: where the block at hand begins in the value of reduction ``k``."""
         self.node, self.ctx = node, ctx
         self.components = node.arg.components
         rest = iter(node.src)
@@ -54,14 +55,18 @@ class Cascade:
         size = self.bodies[0][0].shape[self.components[0].axis]
         block = min(node.arg.block or size, size)
         whole = size // block
-        first, trips = self.visited(block, whole, row, rows)
+        first, trips = self.visited(block, whole, k, origin)
         self.parts = [self.part(first, block, trips)]
+        if node.arg.test_lanes and self.parts[0].loop:
+            self.parts[0] = self.tested(self.parts[0], k, origin)
         if size % block:
             self.parts.append(self.part(UOp.const(whole * block), size % block, UOp.const(1)))
 
-    def visited(self, block: int, count: int, row: UOp, rows: int) -> tuple[UOp, UOp]:
+    def visited(self, block: int, count: int, k: int, origin: Idx) -> tuple[UOp, UOp]:
         """The first position of the first of ``count`` blocks that the limits let through, and how many follow."""
         begin, end = ZERO, UOp.const(count)
+        tile = self.tile(k)
+        row, rows = (origin[tile.layout[-1]], tile.extents[tile.layout[-1]]) if tile.layout else (ZERO, 1)
         for limit in self.node.arg.limits:
             # the row of the block that lets most through
             best = row * limit.row + min(0, limit.row * (rows - 1)) + limit.offset
@@ -78,6 +83,25 @@ class Cascade:
         self.ctx.blocks.update(loop)
         self.ctx.marks += 1
         return Part(first, size, loop, UOp(Ops.SINK, (), KernelInfo(f"mark {self.ctx.marks}")))
+
+    def tested(self, part: Part, k: int, origin: Idx) -> Part:
+        """The part with each of its blocks inside a loop of one iteration, or of none where the block changes
+        nothing."""
+        (loop,) = part.loop
+        lives = self.node.src[len(self.node.src) - len(self.components) :]
+        axis, ctx = self.components[k].axis, self.ctx
+        extents = self.tile(k).extents
+        sizes = Opts({axis: self.node.arg.test_lanes}, vector=axis, lanes=self.node.arg.test_lanes)
+        nest = tile_nest(Tile((*extents[:axis], part.size, *extents[axis:]), sizes), ctx)
+        start = ctx.simplify(part.first + loop * part.size)
+        live = ctx.engine.run(lives[k], at_origin((*origin[:axis], start, *origin[axis:]), nest, ctx))
+        over = {r: ctx.range(r.src[0], _within(r)) for r in nest.ranges if r in live.ranges}
+        if over:
+            live = UOp(Ops.REDUCE, (live.substitute(over), *over.values()), ReduceArg(Ops.OR, ()))
+        once = once_if(live.ne(0), True, ctx)
+        ctx.blocks.add(once)
+        ctx.inside[loop] = once
+        return replace(part, loop=(loop, once))
 
     def tile(self, k: int) -> Tile:
         """How the running value of a reduction stands in memory: as ``blockize`` says, else one element."""
@@ -157,7 +181,7 @@ class Cascade:
             place = self.before(k, p).index(address)
             old = place.load() * answers[-1] if correction is not None else place.load()
             if running.twin is not None:
-                place = begin(running.twin, (*running.origin, *part.loop)).index(address)
+                place = begin(running.twin, (*running.origin, *part.loop), ctx).index(address)
             running.updates[p] = place.store(old.alu(component.op, value)).end(*nest.ranges)
             return self.after(k, p)
 
@@ -176,15 +200,16 @@ class Cascade:
         return sink(*updates, *copies).end(*self.parts[p].loop)
 
 
+def _within(r: UOp) -> AxisType:
+    """What a range over a tile is for where the tile is reduced."""
+    return AxisType.REDUCE if r.arg.axis_type is AxisType.LOOP else r.arg.axis_type
+
+
 def _cascade(u: UOp, idx: Idx, ctx: Ctx) -> Cascade:
     """The cascade of a COMPONENT, made when the first is asked for; its STATEs find it by their number."""
     node = u.src[0]
     if node.arg.id not in ctx.cascades:
-        tile = node.arg.components[u.arg.component].tile
-        rows = tile.layout[-1] if tile is not None and tile.layout else None
-        origin = block_origin(idx, ctx)
-        row, count = (ZERO, 1) if rows is None else (origin[rows], tile.extents[rows])
-        ctx.cascades[node.arg.id] = Cascade(node, row, count, ctx)
+        ctx.cascades[node.arg.id] = Cascade(node, u.arg.component, block_origin(idx, ctx), ctx)
     return ctx.cascades[node.arg.id]
 
 

@@ -73,8 +73,8 @@ class Opts:
 class Ctx:
     """One kernel under way.
 
-    blocks: the ranges over blocks, outside every tile.  tiles: what is known of each STAGE at block level, by its
-    origin.
+    blocks: the ranges over blocks, outside every tile.  inside: for a range over blocks the one, of one iteration or
+    none, that all of a block stands in.  tiles: what is known of each STAGE at block level, by its origin.
     engine: answers requests, each once.
     """
 
@@ -83,6 +83,7 @@ class Ctx:
     next_slot: int = 0
     engine: Any = None
     blocks: set[UOp] = field(default_factory=set)
+    inside: dict[UOp, UOp] = field(default_factory=dict)
     tiles: dict[tuple[UOp, Idx], Any] = field(default_factory=dict)
     cascades: dict[int, Any] = field(default_factory=dict)
     marks: int = 0

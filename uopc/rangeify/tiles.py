@@ -73,12 +73,13 @@ def start(cell: UOp, origin: Idx, tile: Tile, op: Ops, ctx: Ctx) -> UOp:
     """The loops that set a tile to what leaves a reduction by ``op`` unchanged."""
     nest = tile_nest(tile, ctx)
     nothing = UOp.const(identity(op, cell.dtype), cell.dtype)
-    return begin(cell, origin).index(flat(nest.idx, tile, ctx)).store(nothing).end(*nest.ranges)
+    return begin(cell, origin, ctx).index(flat(nest.idx, tile, ctx)).store(nothing).end(*nest.ranges)
 
 
-def begin(cell: UOp, origin: Idx) -> UOp:
+def begin(cell: UOp, origin: Idx, ctx: Ctx) -> UOp:
     """The tile at its first write: inside the block loops that its origin depends on."""
-    around = tuple(dict.fromkeys(r for i in origin for r in i.ranges))
+    around = dict.fromkeys(r for i in origin for r in i.ranges)
+    around.update(dict.fromkeys(ctx.inside[r] for r in list(around) if r in ctx.inside))
     return cell.after(*around) if around else cell
 
 
@@ -91,7 +92,7 @@ def _write(u: UOp, origin: Idx, ctx: Ctx) -> tuple[list[Request], Combine]:
     nest, cell = tile_nest(u.arg, ctx), new_cell(u.dtype, u.arg, ctx)
 
     def fill(value: UOp, *inside: UOp) -> UOp:
-        start = begin(cell, origin)
+        start = begin(cell, origin, ctx)
         place = (start.after(*inside) if inside else start).index(flat(nest.idx, u.arg, ctx))
         return place.store(value).end(*nest.ranges).end(*inside)
 
