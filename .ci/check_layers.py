@@ -38,7 +38,7 @@ class Layer:
 
 
 LAYERS = (
-    Layer("facts", ("uopc.dtype", "uopc.ops", "uopc.options", "uopc.runtime.device"), Inner.ORDERED),
+    Layer("facts", ("uopc.dtype", "uopc.ops", "uopc.options", "uopc.costs", "uopc.runtime.device"), Inner.ORDERED),
     Layer(
         "_hot",
         (
@@ -94,7 +94,7 @@ LAYERS = (
         "cascade",  # its parts; the package's face is a pass
         tuple(
             f"uopc.cascade.{name}"
-            for name in ("lift", "frame", "factors", "samples", "derivation", "trial", "formulas")
+            for name in ("lift", "frame", "chain", "factors", "samples", "derivation", "trial", "formulas")
         ),
         Inner.ORDERED,
     ),

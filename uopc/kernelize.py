@@ -20,17 +20,12 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from uopc.costs import ALU_TIME, BYTE_TIME, CACHED, LAUNCH_TIME, TRANSCENDENTAL
 from uopc.dtype import dtypes
 from uopc.ops import ALU, MOVEMENT, Level, Ops, ReduceArg
 from uopc.rangeify.movement import reshape_groups
 from uopc.uop import UOp, sink, toposort
 
-# Rough costs of both sides of a cut, in seconds on a small machine; only their ratios matter here.
-ALU_TIME = 2.5e-11  # one simple operation on one element, vectorised, on two cores
-BYTE_TIME = 5e-11  # one byte to or from memory
-LAUNCH_TIME = 1e-6
-TRANSCENDENTAL = 6.0  # how many simple operations exp, sin, ... take the time of
-CACHED = 0.125  # of the bytes that a recomputation reads, those that caches do not serve
 # A value that no parallel loop encloses is computed again in every chunk of the loop.
 CHUNKS = 64
 # What the broadcast rule asks for before it writes a value down: this factor, and this many element operations saved.

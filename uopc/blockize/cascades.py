@@ -91,14 +91,16 @@ def _lay_out(results: list[UOp], node: UOp) -> tuple[_Layout, list[dict[UOp, Idx
                 found.setdefault(u.arg.component, places(asked[0], known))
             if len(asked) == 1:
                 inside[k][u] = tuple(UOp.const(-1) if i is along else i for i in asked[0])
-    everywhere = set.intersection(*({a for a in axes if a is not None} for axes in found.values()))
     axes = [found.get(k) for k in range(len(bodies))]
+    everywhere = set.intersection(*({a for a in where if a is not None} for where in found.values()))
+    for u in _shared(node):
+        everywhere &= {known[i] for body in inside for i in body.get(u, ()) if i in known} or everywhere
     return _Layout(node, axes, everywhere, idx, ranged, along), inside
 
 
-def _shared(layout: _Layout) -> list[UOp]:
+def _shared(node: UOp) -> list[UOp]:
     """Values of a block that get a tile: what several bodies use and hold a reduction, and what one body repeats."""
-    bodies = [b for b, _ in bodies_of(layout.node)]
+    bodies = [b for b, _ in bodies_of(node)]
     cones = [set(_cone(b)) for b in bodies]
     uses: dict[UOp, int] = {}
     for cone in cones:
@@ -114,7 +116,7 @@ def _shared(layout: _Layout) -> list[UOp]:
                 source = u.src[0]
                 while source.op in MOVEMENT:
                     source = source.src[0]
-                if source.op in ALU and _holds_reduce(source):
+                if source.op in ALU | {Ops.REDUCE} and _holds_reduce(source):
                     out[source] = None
     return list(out)
 
@@ -268,7 +270,7 @@ def _sizes(
     if rows is not None:
         lanes = min(lanes, _power_of_two(shape[rows]))
         block = lanes * (ROW_VECTORS if shape[rows] >= ROW_VECTORS * lanes else 1)
-    tiles = max(len(_shared(layout)) for layout, _ in layouts)
+    tiles = max(len(_shared(layout.node)) for layout, _ in layouts)
     fits = max(int(machine.l1d * TILE_SHARE / (block * itemsize * max(tiles, 1))), LEAST_STEPS)
     lengths = [bodies_of(layout.node)[0][0].shape[layout.node.arg.components[0].axis] for layout, _ in layouts]
     return _Sizes(block, lanes, _steps(max(lengths), fits))
@@ -285,7 +287,7 @@ def _steps(length: int, fits: int) -> int:
 
 def _blocked(layout: _Layout, inside: list[dict[UOp, Idx]], sizes: _Sizes, machine: Device) -> UOp:
     """One CASCADE with its tiles."""
-    node, bodies, shared = layout.node, bodies_of(layout.node), _shared(layout)
+    node, bodies, shared = layout.node, bodies_of(layout.node), _shared(layout.node)
     known = {i: i.arg.id for body in inside for at in body.values() for i in at if i.op is Ops.RANGE}
     staged: dict[UOp, Tile] = {}
     for body in inside:

@@ -11,6 +11,8 @@ stands as STATE; each result is a COMPONENT of it.
 - Any other factor of y alone is *deferred*: it is applied once to the sum; and so is a term of y in a maximum.
 - A sum of terms each of which is of this form by itself is summed term by term.
 - A factor of both, such as ``sigmoid(x - y)``, is refused, and the reductions stay as they are.
+- Without any y it is a cascade of one reduction, where R needs the results of another one again and again and writing
+  them down costs more (``chain``).
 
 The parts are found by rewriting and by asking what depends on what; no operator has a name here.  What is right in
 exact arithmetic may still overflow: a derivation that samples tell from the original is refused (``trial``).  A cascade
@@ -22,6 +24,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from uopc.cascade.chain import links, refusal
 from uopc.cascade.derivation import Builder, Piece
 from uopc.cascade.factors import summands
 from uopc.cascade.formulas import Report, report_of
@@ -54,7 +57,7 @@ class _Group:
         for u in frame.members:
             if u not in made:
                 made[u] = builder.piece(u, made)
-        if not holds(frame, made):
+        if len(made) > 1 and not holds(frame, made):
             raise Refused("rounding or overflow tells the derived reduction from the original on samples")
         return made
 
@@ -95,7 +98,13 @@ class _Search:
         self.of: dict[UOp, _Group] = {}
         self.sums: dict[UOp, UOp] = {}
         self.findings: list[tuple[Frame, str | None, _Group | None]] = []
-        for u in reversed(toposort(root)):
+        self.inside: set[UOp] = set()  # what the blocks of a cascade compute
+        self.users: dict[UOp, list[UOp]] = {}
+        order = toposort(root)
+        for u in order:
+            for s in u.src:
+                self.users.setdefault(s, []).append(u)
+        for u in reversed(order):
             if alone(u) and u not in self.of and u.dtype.is_float and u.arg.op in (Ops.ADD, Ops.MAX, Ops.MIN):
                 below = cone(u.src[0])
                 if len(below) <= MAX_BODY and any(v.op is Ops.REDUCE for v in below):
@@ -105,6 +114,7 @@ class _Search:
         """Derive the cascade that ends in ``u``, or those of its terms; or note why not."""
         frame = Frame(u)
         if len(frame.members) < 2:
+            self.consider_chain(frame)
             return
         try:
             self.accept(frame)
@@ -112,12 +122,23 @@ class _Search:
             if not self.by_terms(frame):
                 self.findings.append((frame, str(why), None))
 
+    def consider_chain(self, frame: Frame) -> None:
+        """The same where no reduction over the same axis is used, but what other reductions give."""
+        inner = links(frame)
+        if not inner or frame.members[-1] in self.inside:
+            return
+        why = refusal(frame, self.users)
+        if why is None:
+            self.accept(frame)
+        else:
+            self.findings.append((frame, why, None))
+
     def accept(self, frame: Frame) -> None:
         """Derive the cascade of a frame, or add it to one that has reductions in common; Refused where it is none."""
         met = [self.of[m] for m in frame.members if m in self.of]
         if any(g is not met[0] for g in met):
             raise Refused("it would join two cascades")
-        if not met and not frame.shared():
+        if not met and not frame.shared() and len(frame.members) > 1:
             raise Refused("the reductions share no value that is itself a reduction")
         group = met[0] if met else _Group(len(self.groups))
         group.pieces = group.extended(frame)
@@ -126,6 +147,7 @@ class _Search:
         if not met:
             self.groups.append(group)
         self.of.update(dict.fromkeys(frame.members, group))
+        self.inside.update(frame.producers)
         self.findings.append((frame, None, group))
 
     def by_terms(self, frame: Frame) -> bool:

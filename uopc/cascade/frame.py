@@ -133,11 +133,18 @@ class Frame:
         uses = [u for body in self.bodies.values() for u in body.reductions if u in self.producers]
         return [u for u in self.producers if uses.count(u) > 1]
 
+    def rows(self) -> set[UOp]:
+        """The ranges along which the cascade has rows: those of all its reductions, and of what they combine."""
+        around = [{r for i in body.at for r in i.ranges} for body in self.bodies.values()]
+        if len(around) == 1:
+            below = [{r for at in self.asked(p) for i in at for r in i.ranges} for p in self.producers]
+            around += [ranges for ranges in below if self.along in ranges]
+        return set.intersection(*around) - {self.along}
+
     def written(self) -> list[UOp]:
         """Producers that a block would compute again and again: those that other rows use too, that are used at several
         places, or that are made of other producers."""
-        around = [{r for i in body.at for r in i.ranges if r is not self.along} for body in self.bodies.values()]
-        rows = set.intersection(*around)
+        rows = self.rows()
         out = []
         for u in self.producers:
             asked = self.asked(u)
