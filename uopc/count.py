@@ -36,8 +36,8 @@ class Work:
     loads: int
 
 
-def _value(expr: UOp, at: dict[UOp, Any]) -> Any:
-    """An index expression, given arrays of values for its RANGEs."""
+def evaluate(expr: UOp, at: dict[UOp, Any]) -> Any:
+    """An index expression, given numbers or arrays of them for its RANGEs."""
     known = dict(at)
     for u in toposort(expr):
         if u not in known:
@@ -75,7 +75,7 @@ def iterations(loops: tuple[UOp, ...]) -> int:
         at[r] = np.arange(r.vmax + 1).reshape(shape)
     runs: Any = np.ones((1,) * len(grid), np.int64)
     for r in loops:
-        end = _value(r.src[0], at) if r in told else r.vmax + 1
+        end = evaluate(r.src[0], at) if r in told else r.vmax + 1
         runs = runs * ((at[r] < end) if r in at else np.maximum(end, 0))
     return int(runs.sum())
 

@@ -109,6 +109,31 @@ def test_show_is_plain_when_piped(capsys: pytest.CaptureFixture[str]) -> None:
     assert "e_100" in capsys.readouterr().out
 
 
+def test_the_value_of_a_line_at_the_prompt_is_the_table() -> None:
+    report = uopc.explain(Tensor(np.ones(100, np.float32)) * 2)
+    assert repr(report) == str(report) and "e_100" in repr(report)
+
+
+def test_show_is_in_colour_in_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("rich")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    report = uopc.explain(attention, *arrays(*QKV))
+    report.show()
+    out = capsys.readouterr().out
+    assert "\x1b[" in out and report.kernels[0].name in out and "cascade over 128: derived" in out
+
+
+def test_bytes_are_said_for_each_level() -> None:
+    """What loads and stores move, and what of the arguments each further level holds."""
+    with uopc.options(fuse_reduce=False):
+        report = uopc.explain(attention, *arrays(*QKV))
+    for k in report.kernels:
+        beyond = [v for level, v in k.predicted.moved.items() if level != "L1"]
+        assert sum(r for r, _ in beyond) == k.work.read and sum(w for _, w in beyond) == k.work.written
+        assert k.predicted.moved["L1"][0] >= k.work.read and k.predicted.moved["L1"][1] >= k.work.written
+    assert " L1 " in str(report) and " L2 " in str(report)
+
+
 def test_measured_times_are_beside_predicted_ones() -> None:
     x = Tensor(np.ones((64, 64), np.float32))
     report = uopc.explain(x.softmax(-1), measure=True)

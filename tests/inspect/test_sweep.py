@@ -202,7 +202,7 @@ def test_info(capsys: pytest.CaptureFixture[str]) -> None:
     assert "FLOP/s" in out and "compiler" in out
     assert main(["info", "--json"]) == 0
     rates = json.loads(capsys.readouterr().out)["roofline"]["all"]
-    assert rates["flops"] > 1e8 and set(rates["read"]) == {"L2", "L3", "memory"}
+    assert rates["flops"] > 1e8 and set(rates["read"]) == {"L1", "L2", "L3", "memory"}
 
 
 def test_explain_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

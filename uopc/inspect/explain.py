@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from uopc.cascade import cascade, derivations
 from uopc.inspect.formula import formula
+from uopc.inspect.predict import predict
 from uopc.inspect.recompute import reductions, reductions_of_loops
 from uopc.inspect.report import CascadeReport, DecisionReport, KernelReport, Report
 from uopc.inspect.roofline import Roofline, roofline
-from uopc.inspect.work import loop_nest, predict, work
+from uopc.inspect.work import loop_nest, work
 from uopc.jit import Jit
 from uopc.kernelize import decisions
 from uopc.ops import Ops
@@ -89,12 +91,13 @@ def of_graph(graph: UOp, options: Options) -> Report:
     settings = Settings(options, device())
     plan = plan_for(graph, options)
     roof = roofline()
-    known: dict[Kernel, KernelReport] = {}
+    known = {kernel: kernel_report(kernel, settings, roof) for kernel in dict.fromkeys(plan.kernels)}
     kernels = []
-    for call in plan.calls:
-        if call.kernel not in known:
-            known[call.kernel] = kernel_report(call.kernel, settings, roof)
-        kernels.append(known[call.kernel].placed(*_arguments(call, plan)))
+    for call, since in zip(plan.calls, _since(plan.calls, known)):
+        report = known[call.kernel]
+        writes, reads = _arguments(call, plan)
+        predicted = predict(report.work, call.kernel, roof, since)
+        kernels.append(replace(report, predicted=predicted, writes=writes, reads=reads))
     temps = [(d.name, n, n * d.itemsize) for d, n in plan.temps]
     made = _decisions(cascade(graph, options.fuse_reduce), options)
     return Report(kernels, temps, made, _cascades(graph, options), roof, options, plan)
@@ -109,6 +112,25 @@ def _arguments(call: Call, plan: Plan) -> tuple[list[str], list[str]]:
     }
     names = [f"{plan.buffer_name(b)}[{shapes.get(slot, '')}]" for slot, (b, _) in enumerate(call.buffers)]
     return names[: call.kernel.outs], names[call.kernel.outs :]
+
+
+def _since(calls: list[Call], known: dict[Kernel, KernelReport]) -> list[dict[int, int]]:
+    """For each call and slot, how many bytes were moved since that buffer was last used, in a plan that runs again and
+    again.  Who reads a small part of a buffer leaves the rest where it was."""
+    uses = [
+        [(a.slot, call.buffers[a.slot][0], a.read + a.written) for a in known[call.kernel].work.arguments]
+        for call in calls
+    ]
+    whole: dict[int, int] = {}
+    for _, b, nbytes in (use for of_call in uses for use in of_call):
+        whole[b] = max(whole.get(b, 0), nbytes)
+    moved, last = 0, dict.fromkeys(whole, 0)
+    out: list[dict[int, int]] = []
+    for of_call in (*uses, *uses):
+        out.append({slot: moved - last[b] for slot, b, _ in of_call})
+        last.update((b, moved) for _, b, nbytes in of_call if 2 * nbytes >= whole[b])
+        moved += sum(nbytes for _, _, nbytes in of_call)
+    return out[len(calls) :]
 
 
 def kernel_report(kernel: Kernel, settings: Settings, roof: Roofline) -> KernelReport:

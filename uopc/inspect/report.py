@@ -7,10 +7,12 @@ import sys
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from uopc.inspect.predict import Prediction
+from uopc.inspect.probes import LEVELS
 from uopc.inspect.recompute import Reduction
 from uopc.inspect.roofline import Roofline
 from uopc.inspect.table import table
-from uopc.inspect.work import Prediction, Work
+from uopc.inspect.work import Work
 from uopc.options import Options
 
 if TYPE_CHECKING:
@@ -34,10 +36,6 @@ class KernelReport:
     writes: list[str] = field(default_factory=list)
     reads: list[str] = field(default_factory=list)
     seconds: float | None = None
-
-    def placed(self, writes: list[str], reads: list[str]) -> KernelReport:
-        """The same at its place in a plan."""
-        return replace(self, writes=writes, reads=reads)
 
     def with_time(self, seconds: float) -> KernelReport:
         """The same, measured."""
@@ -80,9 +78,12 @@ class CascadeReport:
     deferred: list[str] = field(default_factory=list)
 
 
-@dataclass
+@dataclass(repr=False)
 class Report:
-    """What a plan does.  temps: (dtype, elements, bytes) of each temporary."""
+    """What a plan does.  temps: (dtype, elements, bytes) of each temporary.
+
+    A notebook shows it as HTML, ``print`` and the prompt as plain tables, ``show`` in colour where that is possible.
+    """
 
     kernels: list[KernelReport]
     temps: list[tuple[str, int, int]]
@@ -142,7 +143,7 @@ class Report:
         kernels = []
         for k in self.kernels:
             one = asdict(k)
-            one["recompute"] = k.recompute
+            one["recompute"], one["work"] = k.recompute, k.work.to_json()
             for r, of in zip(one["reductions"], k.reductions):
                 r.update(factor=of.factor, predicted_factor=of.predicted_factor)
             one["ratio"] = None if k.seconds is None else k.seconds / k.predicted.seconds
@@ -170,12 +171,11 @@ class Report:
 
     def _kernels(self) -> tuple[str, list[str], list[list[str]]]:
         timed = self.measured is not None
-        heads = ["kernel", "FLOP", "read", "written", "cache", "recompute", "predicted", "by"]
-        heads += ["measured", "ratio"] if timed else []
+        levels = [level for level in LEVELS if any(level in k.predicted.moved for k in self.kernels)]
+        heads = ["kernel", "FLOP", *levels, "recompute", "predicted", "by", *(["measured", "ratio"] if timed else [])]
         rows = []
         for k in self.kernels:
-            w = k.work
-            row = [k.name, number(w.flops), size(w.read), size(w.written), size(w.loaded + w.stored + w.tiles)]
+            row = [k.name, number(k.work.flops), *(moved(*k.predicted.moved.get(level, (0, 0))) for level in levels)]
             row += [factor(k.recompute) if k.reductions else "-", duration(k.predicted.seconds), k.predicted.bound]
             if timed and k.seconds is not None:
                 row += [duration(k.seconds), f"{k.seconds / k.predicted.seconds:.2f}"]
@@ -183,7 +183,8 @@ class Report:
         total = f"{len(self.kernels)} kernel{'s' if len(self.kernels) != 1 else ''}, {number(self.flops)}FLOP"
         temps = f"{len(self.temps)} temporaries of {size(self.temp_bytes)}" if self.temps else "no temporaries"
         took = f", measured {duration(self.measured)}" if self.measured is not None else ""
-        return f"{total}, {temps}; predicted {duration(self.predicted)}{took}", heads, rows
+        bytes_ = "bytes by level of memory: read + written"
+        return f"{total}, {temps}; predicted {duration(self.predicted)}{took}; {bytes_}", heads, rows
 
     def _reductions(self) -> tuple[str, list[str], list[list[str]]]:
         rows = [
@@ -226,6 +227,8 @@ class Report:
         parts = [table(title, heads, rows) for title, heads, rows in self.sections()]
         return "\n\n".join([*parts, "\n".join(self.lines())])
 
+    __repr__ = __str__  # at the prompt, the value of a line is the table
+
     def _repr_html_(self) -> str:
         out = []
         for title, heads, rows in self.sections():
@@ -241,15 +244,16 @@ class Report:
             if not sys.stdout.isatty():
                 raise ImportError
             from rich.console import Console
+            from rich.markup import escape
             from rich.table import Table
         except ImportError:
             print(self)
             return
         console = Console()
         for title, heads, rows in self.sections():
-            shown = Table(*heads, title=title, title_justify="left")
+            shown = Table(*heads, title=escape(title), title_justify="left")
             for row in rows:
-                shown.add_row(*row)
+                shown.add_row(*map(escape, row))
             console.print(shown)
         console.print("\n".join(self.lines()), markup=False)
 
@@ -276,6 +280,11 @@ def size(nbytes: float) -> str:
         if nbytes >= scale:
             return f"{nbytes / scale:.3g} {unit}"
     return f"{nbytes:.0f} B"
+
+
+def moved(read: int, written: int) -> str:
+    """Bytes read and written."""
+    return f"{size(read)} + {size(written)}" if written else size(read) if read else "-"
 
 
 def duration(seconds: float | None) -> str:

@@ -1,8 +1,8 @@
 """roofline: what this machine can do at most, measured once and kept beside the kernel cache.
 
-FMA peak of float32, bandwidth of each level of memory, and the cost of a launch, each for one thread and for all, by
-kernels that run in uopc's own pool.  Every figure is that of the fastest of a few runs: what disturbs a run only makes
-it slower.
+FMA peak of float32, bandwidth of each level of memory, lines in random order from each, and the cost of a launch, each
+for one thread and for all, by the kernels of ``probes``.  Every figure is that of the fastest of a few runs: what
+disturbs a run only makes it slower.  All are measured in turns, so that a busy moment hurts none of them alone.
 """
 
 from __future__ import annotations
@@ -11,94 +11,37 @@ import json
 import time
 from dataclasses import asdict, dataclass
 
-import numpy as np
-
-from uopc.runtime import Memory, NativePlan, compile_source, get_num_threads, num_threads
+from uopc.inspect.probes import LEVELS, Probe, Probes
+from uopc.runtime import get_num_threads
 from uopc.runtime.cache import digest
 from uopc.runtime.compiler import disk_cache
-from uopc.runtime.device import Device, device
+from uopc.runtime.device import device
 
-VERSION = 1
-RUNS = 7
-FMA_STEPS = 20_000  # about 1 ms of 24 accumulators
-LAUNCHES = 200
-MEMORY_BYTES = 1 << 26  # at least this much is read from memory, and at most 8 times as much
-PASSES_BYTES = 1 << 25  # read by each measurement of a cache
-
-# args[0]: a result a trip.  args[1], args[2]: arrays.  args[3]: {bytes of a trip, passes}.
-_SOURCE = """
-typedef float v __attribute__((vector_size(%(bytes)d)));
-#define EACH(DO) %(each)s
-
-void fma_range(void *const *args, long lo, long hi)
-{
-  for (long t = lo; t < hi; t++) {
-    const long *how = args[3];
-    v x = {0}, y = {0};
-    x += 0.999f; y += 0.001f;
-#define START(k) v a##k = x * (float)k;
-    EACH(START)
-    for (long i = 0; i < how[1]; i++) {
-#define STEP(k) a##k = a##k * x + y;
-      EACH(STEP)
-    }
-    v sum = {0};
-#define SUM(k) sum += a##k;
-    EACH(SUM)
-    ((float *)args[0])[t] = sum[0];
-  }
-}
-const long fma_launch[3] = {%(threads)d, 1, 0};
-
-void read_range(void *const *args, long lo, long hi)
-{
-  const long *how = args[3];
-  for (long t = lo; t < hi; t++) {
-    long n = how[0] / (long)sizeof(v);
-    const v *from = (const v *)args[1] + t * n;
-    v s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0}, s4 = {0}, s5 = {0}, s6 = {0}, s7 = {0};
-    for (long pass = 0; pass < how[1]; pass++) {
-      for (long i = 0; i + 8 <= n; i += 8) {
-        s0 += from[i]; s1 += from[i + 1]; s2 += from[i + 2]; s3 += from[i + 3];
-        s4 += from[i + 4]; s5 += from[i + 5]; s6 += from[i + 6]; s7 += from[i + 7];
-      }
-      __asm__ volatile("" ::: "memory");
-    }
-    s0 += s1 + s2 + s3 + s4 + s5 + s6 + s7;
-    ((float *)args[0])[t] = s0[0];
-  }
-}
-const long read_launch[3] = {%(threads)d, 1, 0};
-
-void copy_range(void *const *args, long lo, long hi)
-{
-  const long *how = args[3];
-  for (long t = lo; t < hi; t++) {
-    long n = how[0] / (long)sizeof(v);
-    const v *from = (const v *)args[1] + t * n;
-    v *to = (v *)args[2] + t * n;
-    for (long pass = 0; pass < how[1]; pass++) {
-      for (long i = 0; i < n; i++) to[i] = from[i];
-      __asm__ volatile("" ::: "memory");
-    }
-  }
-}
-const long copy_launch[3] = {%(threads)d, 1, 0};
-
-void nothing_range(void *const *args, long lo, long hi) {}
-const long nothing_launch[3] = {%(threads)d, 1, 0};
-"""
+VERSION = 2
+SETTLED = 10  # rounds in which nothing became faster by GAIN: what is left of other work is then no more in the figures
+GAIN = 0.01
+LONGEST = 10.0  # seconds, where other work never lets go
+FMA_STEPS = 80_000  # half a millisecond: more than a sleeping thread takes to wake
+CHAIN_STEPS = 400_000
+MOVED = 1 << 25  # bytes that each probe of a cache moves in a round
+LINES = 1 << 16  # lines that each probe of a cache reads in a round
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What a number of threads can do.  flops: float32, an FMA is two, a second.  read, copy: bytes a second by level
-    (L2, L3, memory); a copied byte counts twice.  launch: seconds of starting a kernel."""
+    """What a number of threads can do.  flops: float32, an FMA is two, a second.  mixed: vector operations a second, of
+    which half need no multiplier: many processors have further units for those.  latency: seconds until the result of
+    an FMA can be used.  read, copy: bytes a second by level
+    (L1, L2, L3, memory); a copied byte counts twice.  lines: cache lines a second by level, in random order.  launch:
+    seconds of starting a kernel."""
 
     threads: int
     flops: float
+    mixed: float
+    latency: float
     read: dict[str, float]
     copy: dict[str, float]
+    lines: dict[str, float]
     launch: float
 
 
@@ -113,7 +56,7 @@ class Roofline:
     l3: int
 
     def rates(self, threads: int) -> Rates:
-        """For a kernel that so many threads share; in between, rates are those of all in proportion."""
+        """For a kernel that one thread runs, or several."""
         return self.one if threads <= 1 else self.all
 
     def level(self, nbytes: int, threads: int) -> str:
@@ -123,70 +66,51 @@ class Roofline:
         return "L3" if nbytes <= self.l3 * 9 // 10 else "memory"
 
 
-def _plan(threads: int, machine: Device) -> dict[str, NativePlan]:
-    accumulators = 24 if machine.vector_bytes >= 64 else 12
-    source = _SOURCE % {
-        "bytes": machine.vector_bytes,
-        "each": " ".join(f"DO({k})" for k in range(accumulators)),
-        "threads": threads,
-    }
-    library = compile_source(source)
-    return {name: NativePlan([(library, name, range(4))], 4) for name in ("fma", "read", "copy")} | {
-        "nothing": NativePlan([(library, "nothing", range(4))] * LAUNCHES, 4)
-    }
+def _probes(probes: Probes) -> dict[tuple[str, str], Probe]:
+    """What is measured, by name and level."""
+    made = {("fma", ""): probes.fma(FMA_STEPS), ("mixed", ""): probes.mixed(FMA_STEPS)}
+    made |= {("chain", ""): probes.chain(CHAIN_STEPS), ("launch", ""): probes.nothing()}
+    for level in LEVELS:
+        made |= {(kind, level): probes.moving(kind, level, MOVED) for kind in ("read", "copy")}
+        if level != "L1":
+            made["lines", level] = probes.lines(level, LINES)
+    return made
 
 
-def _aligned(nbytes: int) -> np.ndarray:
-    """Memory that vectors may be read from, touched."""
-    array: np.ndarray = np.ndarray((nbytes // 4,), np.float32, Memory(nbytes))  # type: ignore[arg-type]
-    array.fill(1.0)
-    return array
-
-
-def _fastest(plan: NativePlan, arrays: list[np.ndarray]) -> float:
-    best = float("inf")
-    for _ in range(RUNS):
-        start = time.perf_counter()
-        plan.run(arrays)  # type: ignore[arg-type]
-        best = min(best, time.perf_counter() - start)
-    return best
-
-
-def _measure_threads(threads: int, machine: Device) -> Rates:
-    plans = _plan(threads, machine)
-    out = np.zeros(threads, np.float32)
-    small = np.zeros(16, np.float32)
-    how = np.array([0, FMA_STEPS], np.int64)
-    accumulators = 24 if machine.vector_bytes >= 64 else 12
-    flops = 2 * accumulators * (machine.vector_bytes // 4) * FMA_STEPS * threads
-    memory = min(max(MEMORY_BYTES, 2 * machine.l3), 8 * MEMORY_BYTES)
-    sizes = {
-        "L2": machine.l2 * threads // 2,
-        "L3": max(min(machine.l3 // 2, 4 * machine.l2 * threads), 2 * machine.l2 * threads),
-        "memory": memory,
-    }
-    source, target = _aligned(memory), _aligned(memory)
-    with num_threads(threads):
-        best = _fastest(plans["fma"], [out, small, small, how])
-        launch = _fastest(plans["nothing"], [out, small, small, how]) / LAUNCHES
-        read: dict[str, float] = {}
-        copy: dict[str, float] = {}
-        for level, size in sizes.items():
-            for name, rates in (("read", read), ("copy", copy)):
-                whole = size // 2 if name == "copy" and level != "memory" else size
-                each = whole // threads // (8 * machine.vector_bytes) * 8 * machine.vector_bytes
-                passes = max(1, PASSES_BYTES // max(whole, 1))
-                seconds = _fastest(plans[name], [out, source, target, np.array([each, passes], np.int64)])
-                rates[level] = each * threads * passes * (2 if name == "copy" else 1) / seconds
-    return Rates(threads, flops / best, read, copy, launch)
+def _rates(threads: int, probes: dict[tuple[str, str], Probe], best: dict[tuple[str, str], float]) -> Rates:
+    a_second = {key: probe.amount / best[key] for key, probe in probes.items()}
+    by_level: dict[str, dict[str, float]] = {"read": {}, "copy": {}, "lines": {}}
+    for (kind, level), rate in a_second.items():
+        if level:
+            by_level[kind][level] = rate
+    return Rates(
+        threads=threads,
+        flops=a_second["fma", ""],
+        mixed=a_second["mixed", ""],
+        latency=1 / a_second["chain", ""],
+        launch=1 / a_second["launch", ""],
+        **by_level,
+    )
 
 
 def measure(threads: int | None = None) -> Roofline:
-    """Measure now; takes about a second."""
+    """Measure now; takes a second, or some on a busy machine."""
     machine = device()
     n = threads or get_num_threads()
-    one = _measure_threads(1, machine)
-    return Roofline(one, one if n == 1 else _measure_threads(n, machine), machine.vector_bytes, machine.l2, machine.l3)
+    made = {count: _probes(Probes(count, machine)) for count in dict.fromkeys((1, n))}
+    best = {count: dict.fromkeys(probes, float("inf")) for count, probes in made.items()}
+    settled, stop = 0, time.monotonic() + LONGEST
+    while settled < SETTLED and time.monotonic() < stop:
+        settled += 1
+        for count, probes in made.items():
+            for key, probe in probes.items():
+                probe.seconds()  # the one before left other things in the caches
+                seconds = probe.seconds()
+                if seconds < best[count][key] * (1 - GAIN):
+                    settled = 0
+                best[count][key] = min(best[count][key], seconds)
+    one, all_ = (_rates(count, made[count], best[count]) for count in (1, n))
+    return Roofline(one, all_, machine.vector_bytes, machine.l2, machine.l3)
 
 
 _kept: dict[int, Roofline] = {}

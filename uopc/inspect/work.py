@@ -1,19 +1,19 @@
-"""work: what one run of a kernel takes from a processor, read off its LINEAR program, and the time that follows.
+"""work: what one run of a kernel takes from a processor, read off its LINEAR program.
 
-The model is a roofline with three roofs: vector operations, accesses that load and store ports serve, and bytes from
-the level of memory that holds the kernel's arguments.  It knows nothing of any particular kernel.
+Operations, accesses and the longest chain of values that wait for one another are counted for the body of each loop:
+bodies run one after another, each as fast as what it has least of allows (``predict``).  Bytes are those of the whole
+kernel.  Nothing here knows any particular kernel.
 """
 
 from __future__ import annotations
 
 import math
-import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 from uopc.count import count, memory_of, times
-from uopc.inspect.roofline import Roofline
+from uopc.inspect.streams import LINE, conflicting, jumping, statements, unforeseen_in
 from uopc.ops import ALU, AxisType
-from uopc.pipeline import Kernel
 from uopc.uop import Ops, UOp, dtypes
 
 # Operations in units of the simplest: a division or square root keeps its unit busy, and a BITCAST is no instruction.
@@ -26,45 +26,114 @@ _SLOW = {
     Ops.MOD: 12.0,
     Ops.FMOD: 20.0,
     Ops.HREDUCE: 6.0,
+    # two comparisons into masks and a selection by them: NaN is passed on
+    Ops.MAX: 8.0,
+    Ops.MIN: 8.0,
 }
-# A running maximum passes NaN on, in three instructions each of which waits for the one before.
-_RUNNING = {Ops.MAX: 8.0, Ops.MIN: 8.0}
-# Elements of a gather or scatter go one by one, and each may touch a cache line of its own: measured on transposes.
-_SCATTERED = 8.0
+# What takes a multiplier, as an addition to a product does.
+_MULTIPLIED = frozenset({Ops.MUL, Ops.DIV, Ops.RECIP, Ops.SQRT, Ops.FMOD})
+# Until a result can be used, in units of an FMA.
+_LATENCY = {
+    Ops.BITCAST: 0.0,
+    Ops.DIV: 3.0,
+    Ops.RECIP: 3.0,
+    Ops.SQRT: 4.0,
+    Ops.HREDUCE: 5.0,
+    Ops.MAX: 2.0,
+    Ops.MIN: 2.0,
+    Ops.AND: 0.5,
+    Ops.OR: 0.5,
+    Ops.XOR: 0.5,
+    Ops.WHERE: 0.5,
+}
+# Elements of a gather or scatter go one by one: measured on transposes.
+_ELEMENT = {False: 1.0, True: 4.0}  # True: their lines push each other out of L1
+_NARROW = 0.5  # of a load or store of a vector, for what fills half a register or less
 # A loop's own counting and branching, in vector operations an iteration.
 _TURN = 1.0
-# Seconds of starting a kernel in a plan, alone and where other threads join.
-LEAST_LAUNCH = {False: 1e-7, True: 6e-7}
+
+
+@dataclass
+class Body:
+    """What all runs of a loop's body take, loops inside left out.
+
+    operations: vector operations; multiplies: those that need a multiplier.  loads, stores: of vectors.  chain:
+    operations of which each waits for the one before, from one iteration of the loop into the next.
+    """
+
+    operations: float = 0.0
+    multiplies: float = 0.0
+    loads: float = 0.0
+    stores: float = 0.0
+    chain: float = 0.0
+
+
+@dataclass
+class Argument:
+    """What a kernel does with a buffer.  read, written: bytes of it, each once: what memory must move at least.
+    loaded, stored: bytes that its loads and stores move: what caches serve.  lines: how many cache lines of it are
+    fetched in no order that a processor would foresee: by addresses computed from what memory holds, and in runs
+    shorter than a page."""
+
+    slot: int
+    read: int = 0
+    written: int = 0
+    loaded: int = 0
+    stored: int = 0
+    lines: int = 0
 
 
 @dataclass(frozen=True)
 class Work:
-    """flops: float operations, an FMA being two.  read, written: bytes of the arguments, each once: what memory must
-    move at least.  loaded, stored: bytes that loads and stores move from and to arguments; tiles: from and to
-    thread-private tiles: what caches serve.  operations, accesses: vector instructions by kind."""
+    """flops: float operations, an FMA being two.  tiles_loaded, tiles_stored: bytes from and to thread-private tiles.
+    arguments: what is done with each.  bodies: of the loops, the outermost first."""
 
     flops: int
-    read: int
-    written: int
-    loaded: int
-    stored: int
-    tiles: int
-    operations: float
-    accesses: float
+    tiles_loaded: int
+    tiles_stored: int
+    arguments: list[Argument]
+    bodies: list[Body]
+
+    @property
+    def read(self) -> int:
+        """Bytes of the arguments that are read, each once."""
+        return sum(a.read for a in self.arguments)
+
+    @property
+    def written(self) -> int:
+        """Bytes of the arguments that are written, each once."""
+        return sum(a.written for a in self.arguments)
+
+    @property
+    def loaded(self) -> int:
+        """Bytes that loads move from arguments."""
+        return sum(a.loaded for a in self.arguments)
+
+    @property
+    def stored(self) -> int:
+        """Bytes that stores move to arguments."""
+        return sum(a.stored for a in self.arguments)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, sums included, as values that ``json.dumps`` takes."""
+        sums = {name: getattr(self, name) for name in ("read", "written", "loaded", "stored")}
+        return {**asdict(self), **sums, **asdict(self.total)}
+
+    @property
+    def total(self) -> Body:
+        """The bodies together."""
+        return Body(*(sum(getattr(b, f.name) for b in self.bodies) for f in fields(Body)))
 
 
 def work(linear: UOp, vector_bytes: int) -> Work:
     """The work of one run."""
     runs = times(linear)
-    read: dict[UOp, int] = {}
-    written: dict[UOp, int] = {}
-    tiles = 0
-    operations = accesses = 0.0
-    fused = _fused(linear)
-    running = {u.src[1] for u in linear.src if u.op is Ops.STORE and u.src[1].op in _RUNNING}
-    for u, n in runs.items():
-        if u.op is Ops.RANGE:
-            continue
+    tiles = {Ops.LOAD: 0, Ops.STORE: 0}
+    fused, unforeseen = _fused(linear), unforeseen_in(linear)
+    arguments: dict[UOp, Argument] = {}
+    bodies: dict[UOp | None, Body] = {}
+    for u, loop in statements(linear):
+        body, n = bodies.setdefault(loop, Body()), runs[u]
         if u.op in (Ops.LOAD, Ops.STORE):
             place, value = u.src[0], u if u.op is Ops.LOAD else u.src[1]
             memory = memory_of(place)
@@ -72,27 +141,76 @@ def work(linear: UOp, vector_bytes: int) -> Work:
                 continue
             lanes = max(value.dtype.count, place.src[1].dtype.count if place.op is Ops.INDEX else 1)
             nbytes = n * lanes * value.dtype.scalar().itemsize
-            scattered = place.op is Ops.INDEX and place.src[1].dtype.count > 1
-            accesses += n * (lanes * _SCATTERED if scattered else _registers(value, vector_bytes))
-            if memory.op is Ops.ALLOC:
-                tiles += nbytes
-            elif u.op is Ops.LOAD:
-                read[memory] = read.get(memory, 0) + nbytes
+            each = _access(value, place, lanes, vector_bytes)
+            if u.op is Ops.LOAD:
+                body.loads += n * each
             else:
-                written[memory] = written.get(memory, 0) + nbytes
+                body.stores += n * each
+            if memory.op is Ops.ALLOC:
+                tiles[u.op] += nbytes
+                continue
+            argument = arguments.setdefault(memory, Argument(memory.arg.slot))
+            if u.op is Ops.LOAD:
+                argument.loaded += nbytes
+            else:
+                argument.stored += nbytes
+            if place.op is Ops.INDEX and place.src[1] in unforeseen:
+                places, width = place.src[1].dtype.count, value.dtype.itemsize
+                argument.lines += n * (places if places > 1 else -(-width // LINE))
         elif u.op is Ops.HREDUCE or (u.op in ALU and u.dtype.scalar() is not dtypes.index and u not in fused):
-            each = _RUNNING[u.op] if u in running else _SLOW.get(u.op, 1.0)
-            operations += n * each * _registers(u, vector_bytes)
-    for u in linear.src:
-        if u.op is Ops.RANGE:
-            operations += _TURN * _turns(u, linear, runs)
-    flops, loaded, stored = count(linear).flops, sum(read.values()), sum(written.values())
-    return Work(flops, _size(read), _size(written), loaded, stored, tiles, operations, accesses)
+            constant = any(s.op is Ops.CONST for s in u.src)  # of a maximum: no NaN, and one instruction
+            each = n * (1.0 if constant else _SLOW.get(u.op, 1.0)) * _registers(u, vector_bytes)
+            body.operations += each
+            if u.op in _MULTIPLIED or any(x in fused for x in u.src):
+                body.multiplies += each
+    turns = {loop: runs[u] for u, loop in reversed(list(statements(linear)))}
+    for loop, longest in _chains(linear, fused).items():
+        bodies.setdefault(loop, Body()).chain = turns[loop] * longest
+    for loop, body in bodies.items():
+        body.operations += _TURN * turns[loop] if loop is not None else 0
+    jumps = jumping(linear)
+    for memory, a in arguments.items():
+        size = memory.dtype.itemsize * math.prod(memory.arg.shape)
+        a.read, a.written = min(size, a.loaded), min(size, a.stored)
+        a.lines += max(a.read, a.written) // LINE if memory in jumps else 0
+        a.lines = min(a.lines, -(-size // LINE))
+    return Work(count(linear).flops, tiles[Ops.LOAD], tiles[Ops.STORE], list(arguments.values()), list(bodies.values()))
 
 
-def _size(moved: dict[UOp, int]) -> int:
-    """Bytes of buffers, as far as they are touched."""
-    return sum(min(b.dtype.itemsize * math.prod(b.arg.shape), n) for b, n in moved.items())
+def _access(value: UOp, place: UOp, lanes: int, vector_bytes: int) -> float:
+    """A load or store, in those of a vector."""
+    if place.op is Ops.INDEX and place.src[1].dtype.count > 1:
+        return lanes * _ELEMENT[conflicting(place.src[1], value.dtype.scalar().itemsize)]
+    registers = _registers(value, vector_bytes)
+    return _NARROW if value.dtype.itemsize * 2 <= vector_bytes and registers == 1 else registers
+
+
+def _chains(linear: UOp, fused: set[UOp]) -> dict[UOp | None, float]:
+    """For each loop the longest way from what an iteration reads of the one before to what it leaves for the next, in
+    units of an FMA's latency."""
+    out: dict[UOp | None, float] = {}
+    depth: dict[UOp, float] = {}  # of values that wait for a cell, within the loop around
+    cells: dict[tuple[UOp | None, UOp], None] = {}
+    for u, loop in statements(linear):
+        if loop is None or u.op in (Ops.INDEX, Ops.AFTER):
+            continue
+        if u.op is Ops.LOAD:
+            cell = _cell(u.src[0])
+            if cell is not None and loop not in cell.ranges:
+                cells[loop, cell] = None
+                depth[u] = 0.0
+        elif u.op is Ops.STORE:
+            cell = _cell(u.src[0])
+            if cell is not None and (loop, cell) in cells and u.src[1] in depth:
+                out[loop] = max(out.get(loop, 0.0), depth[u.src[1]])
+        elif waiting := [depth[s] for s in u.src if s in depth]:
+            depth[u] = max(waiting) + (0.0 if u in fused else _LATENCY.get(u.op, 1.0))
+    return out
+
+
+def _cell(place: UOp) -> UOp | None:
+    """What identifies a place in memory: the INDEX without what it comes after."""
+    return memory_of(place).index(place.src[1]) if place.op is Ops.INDEX else None
 
 
 def _registers(u: UOp, vector_bytes: int) -> int:
@@ -114,53 +232,6 @@ def _fused(linear: UOp) -> set[UOp]:
             if s.op is Ops.MUL and s.dtype.is_float:
                 uses.setdefault(s, []).append(u)
     return {m for m, users in uses.items() if len(users) == 1 and users[0].op is Ops.ADD}
-
-
-def _turns(loop: UOp, linear: UOp, runs: dict[UOp, int]) -> int:
-    """How often the body of a loop runs."""
-    at = linear.src.index(loop)
-    inside = next((u for u in linear.src[at + 1 :] if u in runs), None)
-    return runs[inside] if inside is not None else 0
-
-
-# ----------------------------------------------------------------------------------------------------- prediction --
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """seconds: of one run.  bound: what takes them: operations, accesses, or the level of memory.  threads: how many
-    share it."""
-
-    seconds: float
-    bound: str
-    threads: int
-
-
-def launch_of(kernel: Kernel) -> tuple[int, int]:
-    """Iterations of the parallel loop of a kernel, and how many make a chunk."""
-    found = re.search(rf"\b{re.escape(kernel.name)}_launch\[3\] = {{(\d+), (\d+),", kernel.source)
-    return (int(found[1]), int(found[2])) if found else (1, 1)
-
-
-def predict(done: Work, kernel: Kernel, roof: Roofline) -> Prediction:
-    """The time of a kernel whose arguments were used before."""
-    trips, chunk = launch_of(kernel)
-    chunks = -(-trips // max(chunk, 1))
-    threads = max(1, min(roof.all.threads, chunks))
-    rates = roof.rates(threads)
-    # the last round of chunks may not fill all threads
-    uneven = -(-chunks // threads) * threads / chunks
-    # an FMA of float32 is two operations a lane: as many vector operations a second fit in, and as many accesses
-    slots = rates.flops / (2 * roof.vector_bytes / 4)
-    level = roof.level(done.read + done.written, threads)
-    bandwidth = rates.copy[level] if done.written * 4 > done.read else rates.read[level]
-    costs = {
-        "operations": done.operations / slots * uneven,
-        "accesses": done.accesses / slots * uneven,
-        level: (done.read + done.written) / bandwidth,
-    }
-    bound = max(costs, key=costs.__getitem__)
-    return Prediction(max(rates.launch, LEAST_LAUNCH[threads > 1]) + costs[bound], bound, threads)
 
 
 # ------------------------------------------------------------------------------------------------------ loop nest --

@@ -61,7 +61,8 @@ def _torch(problem: Problem, inputs: list[Array]) -> Prepared:
     def run() -> Any:
         with torch.inference_mode():
             if problem.name == "attention":
-                return functional.scaled_dot_product_attention(*tensors, is_causal=problem.causal)
+                q, k, v = tensors
+                return functional.scaled_dot_product_attention(q, k, v, is_causal=problem.causal)
             if problem.name == "matmul":
                 return tensors[0] @ tensors[1]
             if problem.name == "softmax":
