@@ -66,8 +66,10 @@ def test_positions(dtype, name):
 def test_nan_wins(dtype):
     a = np.array([[1, np.nan, 3, np.nan], [2, np.inf, 2, np.inf], [-np.inf] * 4], dtype)
     for name in ("max", "min", "argmax", "argmin", "any", "all", "sum"):
-        with np.errstate(all="ignore"):
-            same(getattr(Tensor(a), name)(1), getattr(np, name)(a, 1))
+        for axis in (0, 1):  # lanes across and along
+            for x in (a, np.tile(a, (1, 9)), np.tile(a, (9, 1))):
+                with np.errstate(all="ignore"):
+                    same(getattr(Tensor(x), name)(axis), getattr(np, name)(x, axis))
 
 
 def test_nothing():

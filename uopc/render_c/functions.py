@@ -59,17 +59,15 @@ def extremum(unit: Declarations, op: Ops, dtype: DType) -> str:
     t, sign = unit.type(dtype), ">" if op is Ops.MAX else "<"
     holds = f"(a {sign} b) | (a != a)" if dtype.is_float else f"a {sign} b"
     body = f"return ({holds}) ? a : b;"
-    if dtype.count > 1:  # `bound` gives b where either is NaN
+    if dtype.count > 1:  # `bound` gives its first operand where either is NaN
         body = f"return {select(unit, dtype)}({holds}, a, b);"
         if dtype.is_float and not dtype.is_half:
-            body = f"return {select(unit, dtype)}(a != a, a, {bound(unit, op, dtype)}(a, b));"
+            body = f"return {select(unit, dtype)}(a != a, a, {bound(unit, op, dtype)}(b, a));"
     return unit.function(f"{op.name.lower()}_{type_name(dtype)}", f"{t} ({t} a, {t} b)", body)
 
 
 def bound(unit: Declarations, op: Ops, dtype: DType) -> str:
-    """MAX or MIN of floats where b is no NaN: one instruction, which gives its second operand where they do not
-    compare.
-    """
+    """MAX or MIN of floats where b is no NaN: one instruction, which gives a where they do not compare."""
     t, sign = unit.type(dtype), "<" if op is Ops.MAX else ">"
     otherwise = f"a {sign} b ? b : a" if dtype.count == 1 else f"{select(unit, dtype)}(a {sign} b, b, a)"
     name = f"at_{'least' if op is Ops.MAX else 'most'}_{type_name(dtype)}"
