@@ -80,13 +80,15 @@ LAYERS = (
         ),
         Inner.ORDERED,
     ),
+    Layer("cost", ("uopc.cost", "uopc.opt.sizes"), Inner.ORDERED),  # what schedule and blockize choose by
     Layer(
         "blockize",  # its parts; the package's face is a pass
         (
             *(
                 f"uopc.blockize.{name}"
-                for name in ("conditions", "limits", "operands", "panels", "rows", "sweeps", "cascades")
+                for name in ("conditions", "limits", "operands", "sizes", "cascade_cost", "panels", "rows", "sweeps")
             ),
+            "uopc.blockize.cascades",
         ),
         Inner.ORDERED,
     ),

@@ -11,7 +11,8 @@ import pytest
 
 from uopc import Tensor
 from uopc.ops import KernelInfo, Ops, ParamArg
-from uopc.opt.schedule import LANES_SUM_BLOCK, SUM_BLOCK, schedule
+from uopc.opt.schedule import schedule
+from uopc.opt.sizes import LANES_SUM_BLOCK, SUM_BLOCK
 from uopc.rangeify import Opts
 from uopc.runtime.device import device
 from uopc.uop import UOp, sink

@@ -248,10 +248,12 @@ class ComponentArg(NamedTuple):
 
 
 class KernelInfo(NamedTuple):
-    """The argument of a kernel's SINK: the name of the C function, and what ``schedule`` decided (None before)."""
+    """The argument of a kernel's SINK: the name of the C function, what ``schedule`` decided (None before), and whether
+    sizes and blocks are given, so that neither ``schedule`` nor ``blockize`` has a say."""
 
     name: str
     opts: Any = None
+    settled: bool = False
 
 
 class Kind(Enum):

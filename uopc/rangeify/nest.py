@@ -19,12 +19,16 @@ from uopc.uop import UOp, dtypes, toposort
 
 @dataclass(frozen=True)
 class Access:
-    """One load of a kernel: how far its address moves with each loop (None: not in equal steps), and how often it
-    happens."""
+    """One load of a kernel: how far its address moves with each loop, in elements (None: not in equal steps); how often
+    it happens; whether inside a reduction, and the output's loops around the outermost one; the slot of its memory and
+    the bytes of an element."""
 
     steps: dict[UOp, int | None]
     times: int
     reduced: bool
+    around: frozenset[UOp]
+    slot: int
+    itemsize: int
 
 
 @dataclass(frozen=True)
@@ -62,9 +66,20 @@ def analyse(stores: list[tuple[UOp, UOp]]) -> Nest:
     values = [rangeify(body, idx, ctx) for _, body in stores]
     order = toposort(values)
     mine = {r for r in outputs if r is not None}
-    loads = [Access(_steps(u.src[0]), trips(u.ranges), bool(set(u.ranges) - mine)) for u in order if u.op is Ops.LOAD]
-    place = rangeify(stores[0][0], idx, ctx).src[0]
     reduces = [u for u in order if u.op is Ops.REDUCE]
+    around: dict[UOp, set[UOp]] = {}
+    for u in reduces:
+        for s in toposort(u.src[0]):
+            if s.op is Ops.LOAD:
+                around.setdefault(s, set()).update(mine.intersection(u.ranges))
+    loads = []
+    for u in order:
+        if u.op is Ops.LOAD:
+            ranges, memory = u.ranges, u.src[0].src[0]
+            outside = frozenset(around.get(u, ()))
+            reduced = bool(set(ranges) - mine)
+            loads.append(Access(_steps(u.src[0]), trips(ranges), reduced, outside, memory.arg.slot, u.dtype.itemsize))
+    place = rangeify(stores[0][0], idx, ctx).src[0]
     return Nest(shape, outputs, reduces, loads, _steps(place), values, max(map(_register_size, order), default=1))
 
 

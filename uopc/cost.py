@@ -1,0 +1,349 @@
+"""cost: how long a kernel with given loop sizes will take, read off its loop nest.
+
+The time of a schedule is that of the busiest part of a core: its arithmetic, its load and store ports, chains of
+operations that wait for each other, or the bytes that each level of memory has to move; a little of the others, since
+they overlap but not wholly; and the launch. ``schedule`` and ``blockize`` choose by it, and ``UOPC_TUNE`` measures what
+it puts first. Only ratios of the rates matter for that, so they are those of a core of today and are not measured.
+
+Never looks at what a kernel is for, and decides nothing itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from uopc.ops import ALU, Ops
+from uopc.rangeify.context import power_of_two_below
+from uopc.rangeify.nest import Nest, trips
+from uopc.runtime.device import Device
+from uopc.uop import UOp, dtypes, toposort
+
+# Vector operations, and loads or stores of a vector, that one core does in a second.
+SLOTS = 4e9
+# Bytes a second that one core gets from each level; memory is shared, and two cores use all of it.
+BANDWIDTH = {"L2": 1.0e11, "L3": 4.0e10, "memory": 1.5e10}
+MEMORY_CORES = 2
+# Starting a kernel, alone and where other threads join.
+LAUNCH = {False: 1e-7, True: 6e-7}
+# Of what takes less time than the busiest part, so much is not hidden behind it.
+EXPOSED = 0.02
+# Predictions that differ by less say nothing.
+ALIKE = 1.03
+# An addition that waits for the one before takes as long as so many that do not.
+CHAIN = 4.0
+# Operations in units of the simplest: polynomials of functions, divisions, and a running maximum that passes NaN on.
+WEIGHTS = {
+    **dict.fromkeys((Ops.EXP, Ops.EXP2, Ops.EXPM1, Ops.LOG, Ops.LOG2, Ops.LOG1P), 20.0),
+    **dict.fromkeys((Ops.SIN, Ops.COS, Ops.TAN, Ops.TANH, Ops.ERF, Ops.POW), 30.0),
+    **dict.fromkeys((Ops.DIV, Ops.RECIP, Ops.SQRT), 8.0),
+    **dict.fromkeys((Ops.IDIV, Ops.MOD, Ops.FMOD), 12.0),
+    Ops.CAST: 1.0,
+    Ops.BITCAST: 0.0,
+}
+MAXIMUM = 4.0
+# Elements that lanes cannot load together go one by one.
+SCATTERED = 8.0
+# Counting and branching of an innermost loop.
+TURN = 1.0
+# Bytes of a page, how many of them the first-level TLB knows, and what another one costs.
+PAGE, PAGES, PAGE_MISS = 4096, 64, 7.0
+LINE = 64
+# The part of a cache that a loop's data may fill and still be found there.
+USABLE = 0.75
+# Ways of the cache in front of each level.
+WAYS = {"L2": 8, "L3": 16, "memory": 16}
+# Threads join for more than so many simple element operations.
+CHUNK_WORK = 16384
+
+
+@dataclass(frozen=True)
+class Cost:
+    """operations, accesses, waits: slots of one core, if it did everything.  pages: those of accesses that steps to new
+    pages take.  moved: bytes from each level.  tasks: what threads share."""
+
+    operations: float = 0.0
+    accesses: float = 0.0
+    waits: float = 0.0
+    pages: float = 0.0
+    moved: dict[str, float] = field(default_factory=dict)
+    tasks: int = 1
+
+    @property
+    def core(self) -> float:
+        """Slots, before bytes are looked at."""
+        parts = (self.operations, self.accesses + self.pages, self.waits)
+        return max(parts) + EXPOSED * (sum(parts) - max(parts))
+
+    def seconds(self, machine: Device) -> float:
+        """The time on all cores of a machine."""
+        threads = max(1, min(machine.cores, self.tasks))
+        rounds = -(-self.tasks // threads) / self.tasks  # the last round may not fill all threads
+        parts = [self.core / SLOTS * rounds]
+        for level, nbytes in self.moved.items():
+            sharing = min(threads, MEMORY_CORES) if level == "memory" else 1 / rounds
+            parts.append(nbytes / (BANDWIDTH[level] * sharing))
+        return LAUNCH[threads > 1] + max(parts) + EXPOSED * (sum(parts) - max(parts))
+
+
+class Candidate(NamedTuple):
+    """A kernel with sizes in it, and its cost (None where sizes are decided later)."""
+
+    root: UOp
+    cost: Cost | None
+
+    def seconds(self, machine: Device) -> float:
+        """The predicted time."""
+        return math.inf if self.cost is None else self.cost.seconds(machine)
+
+
+# ---------------------------------------------------------------------------------------------------- a loop nest --
+
+
+@dataclass(frozen=True)
+class _Loops:
+    """A nest's loops under some sizes: elements of each output axis in a register tile, and tiles along it."""
+
+    tile: tuple[int, ...]
+    trips: tuple[int, ...]
+    opts: Any
+
+
+@dataclass(frozen=True)
+class _Array:
+    """An access as the model needs it.
+
+    axes: output axes that its address depends on, and steps.  inner: how often the loops of reductions run for it.
+    beside: whether neighbours along a reduction are neighbours in memory, and ``run`` how many.  loops: the output axes
+    whose loops are around it, those in which it is not hoisted out of a reduction included.  stride: bytes of the
+    longest step along a reduction.
+    """
+
+    slot: int
+    itemsize: int
+    axes: dict[int, int | None]
+    inner: int
+    beside: bool
+    run: int
+    loops: frozenset[int]
+    stride: int
+
+
+class Model:
+    """The cost of a kernel's nest under different sizes."""
+
+    def __init__(self, nest: Nest, machine: Device) -> None:
+        self.nest, self.machine = nest, machine
+        self.axis = {r: a for a, r in enumerate(nest.outputs) if r is not None}
+        work: dict[tuple[UOp, ...], float] = {}
+        for u, weight in operations(nest.values):
+            work[u.ranges] = work.get(u.ranges, 0.0) + weight
+        self.work = [(*self._split(ranges), weight) for ranges, weight in work.items() if ranges]
+        self.chains = [self._chain(u) for u in nest.reduces]
+        self.loads = [self._array(a.steps, a.slot, a.itemsize, a.around) for a in nest.loads]
+        self.store = self._array(nest.store_steps, 0, nest.itemsize, frozenset())
+
+    def _split(self, ranges: Iterable[UOp]) -> tuple[tuple[int, ...], int]:
+        """The output axes among ranges, and how often the other loops run."""
+        ranges = tuple(ranges)
+        axes = tuple(self.axis[r] for r in ranges if r in self.axis)
+        return axes, trips(r for r in ranges if r not in self.axis)
+
+    def _chain(self, u: UOp) -> tuple[tuple[int, ...], int, int, float]:
+        """A REDUCE: the output axes that it depends on, how often the reductions around it run, its own steps, and what
+        one of them waits for."""
+        axes, around = self._split(u.ranges)
+        return axes, around, trips(u.src[1:]), CHAIN * (2.0 if u.arg.op in (Ops.MAX, Ops.MIN) else 1.0)
+
+    def _array(self, steps: dict[UOp, int | None], slot: int, itemsize: int, around: frozenset[UOp]) -> _Array:
+        axes = {self.axis[r]: step for r, step in steps.items() if r in self.axis}
+        inner = [r for r in steps if r not in self.axis]
+        beside = [r for r in inner if steps[r] == 1]
+        loops = frozenset(axes) | {self.axis[r] for r in around}
+        stride = itemsize * max((abs(steps[r] or 0) for r in inner), default=0)
+        return _Array(slot, itemsize, axes, trips(inner), bool(beside), trips(beside), loops, stride)
+
+    def loops(self, opts: Any) -> _Loops:
+        """The loops that sizes make."""
+        shape, v = self.nest.shape, opts.vector
+        tile = [1] * len(shape)
+        for a, n in opts.upcast:
+            tile[a] = max(1, min(n, shape[a]))
+        if v is not None:
+            lanes = min(opts.lanes, power_of_two_below(max(shape[v], 1)))
+            tile[v] = max(tile[v] // lanes, 1) * lanes
+        return _Loops(tuple(tile), tuple(-(-n // t) for n, t in zip(shape, tile)), opts)
+
+    def cost(self, opts: Any) -> Cost:
+        """The cost of the nest with these sizes, without blocks."""
+        return replace(self.core(opts), moved=self.moved(opts))
+
+    def choose(self, candidates: list[Any]) -> Any:
+        """The first of the candidates that take about the least time.
+
+        Steps at which caches and pages serve badly do not count here: ``blockize`` packs what has such.
+        """
+        # in which order a sum runs must not depend on how many cores there are
+        candidates = [c for c in candidates if c.unroll == candidates[0].unroll]
+        cores: dict[Any, Cost] = {}
+        for c in candidates:
+            if c.upcast not in cores:
+                cores[c.upcast] = replace(self.core(c), pages=0.0)
+
+        def seconds(c: Any) -> float:
+            moved = self.moved(c, crowded=False)
+            return replace(cores[c.upcast], moved=moved).seconds(self.machine)
+
+        # none takes less than what its core alone does: often that tells that the first is good
+        if seconds(candidates[0]) <= ALIKE * min(cost.seconds(self.machine) for cost in cores.values()):
+            return candidates[0]
+        times = [seconds(c) for c in candidates]
+        return next(c for c, t in zip(candidates, times) if t <= ALIKE * min(times))
+
+    # -- a core
+
+    def core(self, opts: Any) -> Cost:
+        """What a core does, memory aside."""
+        loops = self.loops(opts)
+        tile, count, v = loops.tile, loops.trips, opts.vector
+        operations = waits = 0.0
+        for axes, inner, weight in self.work:
+            operations += weight * _vectors(axes, inner, loops)
+        for axes, around, own, wait in self.chains:
+            along = 1 if v in axes else opts.reduce_lanes
+            tiles = around
+            for a in axes:
+                tiles *= count[a]
+            steps = max(own / (along * opts.unroll), 1.0)
+            waits += tiles * steps * wait
+            operations += tiles * steps * TURN
+            if along > 1:  # in the end the lanes are added up
+                operations += tiles * math.prod(tile[a] for a in axes) * 2 * math.log2(along)
+        if not self.chains:
+            operations += math.prod(count) * TURN
+        accesses, pages = _runs(self.store, loops), 0.0
+        for array in self.loads:
+            accesses += _runs(array, loops)
+            pages += _new_pages(array, loops)
+        tasks = math.prod(count[a] for a in opts.threads)
+        small = int((operations + accesses) * opts.lanes * opts.reduce_lanes // CHUNK_WORK)
+        return Cost(operations, accesses, waits, pages, {}, max(min(tasks, small), 1))
+
+    # -- memory
+
+    def moved(self, opts: Any, crowded: bool = True) -> dict[str, float]:
+        """Bytes that each level hands to the one before it.  crowded: lines that fall into the same sets of a cache
+        take more of it than they have bytes."""
+        loops, m = self.loops(opts), self.machine
+        order = [*opts.threads, *(a for a in range(len(loops.trips)) if a not in opts.threads)]
+        order = [a for a in order if loops.trips[a] > 1]
+        sizes = {"L2": m.l1d, "L3": m.l2, "memory": m.l3 // max(m.cores, 1)}
+        ways = WAYS if crowded else dict.fromkeys(WAYS, 0)
+        return {level: self._misses(size, ways[level], order, loops) for level, size in sizes.items()}
+
+    def _misses(self, size: int, ways: int, order: list[int], loops: _Loops) -> float:
+        """Bytes that a cache of this size asks for.
+
+        With the data of as many inner loops as it holds, each array comes once for each iteration of the loops around
+        them, but for the innermost of those that do not move it.
+        """
+        arrays = [*self.loads, self.store]
+        held, outside = list(loops.tile), list(order)
+        kept: list[float] | None = None
+        around: list[int] = order
+        while True:
+            taken = [_footprint(a, held) for a in arrays]
+            room = [n * _crowding(a, n, size // ways) for a, n in zip(arrays, taken)] if ways else taken
+            if _together(arrays, room) > size * USABLE:
+                break
+            if not outside:
+                return 0.0  # all was there before
+            kept, around = taken, list(outside)
+            innermost = outside.pop()
+            held[innermost] = self.nest.shape[innermost]
+        if kept is None:  # a tile alone does not fit: nothing is found again
+            return sum(n * math.prod(loops.trips[x] for x in order if x in a.loops) for a, n in zip(arrays, taken))
+        came = []
+        for a, n in zip(arrays, kept):
+            mine = [x for x in around if x in a.loops]
+            while mine and mine[-1] not in a.axes:
+                mine.pop()
+            came.append(n * math.prod(loops.trips[x] for x in mine))
+        return _together(arrays, came)
+
+
+def _vectors(axes: tuple[int, ...], inner: int, loops: _Loops) -> float:
+    """How many vectors of a value are computed that depends on these axes and on ``inner`` steps of reductions."""
+    n = float(inner)
+    for a in axes:
+        n *= loops.trips[a] * loops.tile[a]
+    if loops.opts.vector in axes:
+        return n / loops.opts.lanes
+    return n / loops.opts.reduce_lanes if inner > 1 else n
+
+
+def _runs(array: _Array, loops: _Loops) -> float:
+    """Accesses of whole vectors, or as many slots as what lanes do not find side by side takes."""
+    opts = loops.opts
+    n = float(array.inner)
+    for a in array.loops:
+        n *= loops.trips[a] * loops.tile[a] if a in array.axes else loops.trips[a]
+    if opts.lanes > 1 and opts.vector in array.axes:
+        return n / opts.lanes if array.axes[opts.vector] == 1 else n * SCATTERED
+    if opts.reduce_lanes > 1 and array.inner > 1:
+        return n / opts.reduce_lanes if array.beside else n * SCATTERED
+    return n
+
+
+def _new_pages(array: _Array, loops: _Loops) -> float:
+    """What steps to other pages cost, where there are more of them than the TLB knows."""
+    if array.stride < PAGE or array.inner <= PAGES:
+        return 0.0
+    return PAGE_MISS * array.inner * math.prod(loops.trips[a] for a in array.loops)
+
+
+def _footprint(array: _Array, held: list[int]) -> float:
+    """Bytes of cache that an access takes while so much of each output axis, and all of the reductions, goes by."""
+    n, run = array.itemsize * array.inner, array.run
+    for a, step in array.axes.items():
+        n *= held[a]
+        if step == 1:
+            run = held[a]
+    return n * max(LINE / (array.itemsize * run), 1.0)
+
+
+def _crowding(array: _Array, footprint: float, way: int) -> float:
+    """How much more of a cache it takes than it has bytes: lines at some strides fall into a few of its sets."""
+    if array.stride <= LINE or array.inner == 1:
+        return 1.0
+    run = max(footprint / array.inner, LINE)
+    return max(way / (way // math.gcd(array.stride, way) * run), 1.0)
+
+
+def _together(arrays: list[_Array], nbytes: list[float]) -> float:
+    """The bytes of several accesses: those to one array are to the same elements."""
+    largest: dict[int, float] = {}
+    for a, n in zip(arrays, nbytes):
+        largest[a.slot] = max(largest.get(a.slot, 0.0), n)
+    return sum(largest.values())
+
+
+def operations(values: list[UOp]) -> Iterable[tuple[UOp, float]]:
+    """The operations of a nest, and how many simple ones each takes; a product that is added takes none of its own."""
+    order = toposort(values)
+    uses: dict[UOp, list[UOp]] = {}
+    for u in order:
+        for s in u.src:
+            if s.op is Ops.MUL:
+                uses.setdefault(s, []).append(u)
+    for u in order:
+        if u.dtype in (dtypes.index, dtypes.void):
+            continue
+        if u.op is Ops.REDUCE:
+            yield u.src[0], MAXIMUM if u.arg.op in (Ops.MAX, Ops.MIN) else 1.0
+        elif u.op in ALU:
+            users = uses.get(u, [])
+            fused = len(users) == 1 and users[0].op in (Ops.ADD, Ops.REDUCE) and u.dtype.is_float
+            yield u, 0.0 if fused else WEIGHTS.get(u.op, 1.0)

@@ -1,0 +1,216 @@
+"""The sizes that are worth a look for a kernel's loops, read off its nest; which is best, ``uopc.cost`` tells.
+
+Lanes run along the output axis with the fewest scattered accesses, or along the reduced axis where memory is
+consecutive there alone. Then there are register tiles of as many shapes as registers hold, several lengths of what one
+iteration does, and orders of the loops that threads share. All candidates sum in blocks of the same length.
+"""
+
+from __future__ import annotations
+
+import math
+
+from uopc.ops import Ops
+from uopc.rangeify import Opts
+from uopc.rangeify.nest import Nest, trips
+from uopc.runtime.device import Device
+from uopc.uop import UOp, toposort
+
+# Steps that a reduction without reuse takes at once, so that additions overlap: latency times throughput of an FMA is 4
+# to 8. Of equals the first is taken.
+UNROLLS = (4, 2, 8)
+# Rows of a matrix that share the vector which each is multiplied by, and steps of each.
+SHARED_ROWS, SHARED_UNROLLS = (4, 2, 8), (2, 1, 4)
+# Iterations summed before they join the sum of blocks: the error of a sum grows with its longest chain, not with its
+# length.
+SUM_BLOCK = 128
+# The same where lanes run along the sum: there a block costs one addition, and there are about as many blocks as steps.
+LANES_SUM_BLOCK = 32
+# Vectors of a row that one iteration of a plain elementwise loop computes.
+ELEMENTWISE_VECTORS = (2, 1, 4)
+# Vectors of a row in a reduction across rows: long enough a run for the prefetcher; with other operands, fewer.
+ACROSS_VECTORS, ACROSS_VECTORS_WITH_SCALARS = (8, 4, 2), (4, 8, 2)
+# Register tiles that take longer than the best by this much, by their operations, loads and edges, are not looked at.
+WORTH = 1.15
+# An iteration with less work than this does not pay for the divisions that a merged thread loop asks for.
+MERGE_WORK = 512
+# Enough iterations for the threads to share.
+ENOUGH_TRIPS = 16
+
+
+def _gathers(nest: Nest, r: UOp) -> int:
+    """How many elements would be read or written one by one if lanes ran along ``r``."""
+    bad = sum(a.times for a in nest.loads if r in a.steps and a.steps[r] not in (0, 1))
+    return bad + (0 if nest.store_steps.get(r) in (0, 1) else trips(x for x in nest.outputs if x is not None))
+
+
+def _vector_axis(nest: Nest) -> int | None:
+    """The output axis with the fewest scattered accesses; of equals the last."""
+    scattered = {a: _gathers(nest, r) for a, r in enumerate(nest.outputs) if r is not None}
+    return min(reversed(scattered), key=scattered.__getitem__, default=None)
+
+
+def _reduce_lanes(nest: Nest, vector: UOp | None, lanes: int) -> int:
+    """Lanes along the reduced axis, if the reductions that the output's lanes do not touch read consecutive memory."""
+    good = bad = 0
+    for u in nest.reduces:
+        if vector is not None and vector in u.ranges:
+            continue
+        inner = u.src[-1]
+        for a in nest.loads:
+            if inner in a.steps:
+                if a.steps[inner] == 1:
+                    good += a.times
+                else:
+                    bad += a.times
+    return lanes if good > bad else 1
+
+
+def _register_tiles(extent_b: int, extent_v: int, lanes: int, registers: int) -> list[tuple[int, int]]:
+    """Rows and vectors of register tiles: those with little work for what they waste at the edges, and with loads that
+    arithmetic can hide; the best first."""
+
+    def cost(tile: tuple[int, int]) -> float:
+        rows, vectors = tile
+        waste = (-(-extent_b // rows) * rows / extent_b) * (
+            -(-extent_v // (vectors * lanes)) * vectors * lanes / max(extent_v, 1)
+        )
+        return waste * max(rows * vectors, rows + vectors, 8) / (rows * vectors)
+
+    room = registers - registers // 4
+    tiles = [
+        (b, v)
+        for v in (4, 3, 2, 1)
+        for b in (6, 8, 5, 4, 3, 2, 1)
+        if b * v <= room and b <= max(extent_b, 1) and v * lanes <= max(extent_v, lanes)
+    ]
+    least = min(map(cost, tiles))
+    return sorted((t for t in tiles if cost(t) <= WORTH * least), key=lambda t: (round(cost(t), 3), -t[0] * t[1]))
+
+
+def _tiles(nest: Nest, v: int, lanes: int, registers: int) -> list[dict[int, int]]:
+    """Elements of each output axis that one iteration computes, several ways."""
+    vector = nest.outputs[v]
+    assert vector is not None
+    inner = [a for a in nest.loads if a.reduced and vector in a.steps and a.steps[vector] == 1]
+    scalar = [a for a in nest.loads if a.reduced and vector not in a.steps]
+    if not any(vector in u.ranges for u in nest.reduces):
+        square = _transposed(nest, v, lanes)
+        return [square] if square else [{v: lanes * n} for n in ELEMENTWISE_VECTORS]
+    # an axis that a vector load does not depend on reuses the load
+    reusing = [
+        b for b, r in enumerate(nest.outputs) if r is not None and b != v and any(r not in a.steps for a in inner)
+    ]
+    if reusing:
+        b = max(reusing, key=lambda b: nest.shape[b])
+        tiles = _register_tiles(nest.shape[b], nest.shape[v], lanes, registers)
+        return [{b: rows, v: lanes * vectors} for rows, vectors in tiles]
+    most = max(nest.shape[v] // lanes, 1)
+    vectors = ACROSS_VECTORS_WITH_SCALARS if scalar else ACROSS_VECTORS
+    return [{v: lanes * n} for n in dict.fromkeys(min(n, most) for n in vectors)]
+
+
+def _transposed(nest: Nest, v: int, lanes: int) -> dict[int, int]:
+    """A square for a copy whose reads are consecutive along another axis than its writes: ``transpose`` turns it in
+    registers."""
+    vector = nest.outputs[v]
+    assert vector is not None
+    for b, r in enumerate(nest.outputs):
+        if r is None or b == v:
+            continue
+        steps = [*(a.steps for a in nest.loads), nest.store_steps]
+        if any(x.get(r) == 1 and x.get(vector) not in (0, 1, None) for x in steps):
+            return {b: min(lanes, nest.shape[b]), v: lanes}
+    return {}
+
+
+def _work(nest: Nest, tile: int) -> int:
+    """Simple operations of one register tile."""
+    everything = sum(trips(u.ranges) for u in toposort(nest.values) if u.ranges)
+    return tile * everything // max(math.prod(nest.shape), 1)
+
+
+def _threads(nest: Nest, tiles: dict[int, int], v: int | None) -> list[tuple[int, ...]]:
+    """The axes that threads share, in orders that are worth a look: those that every reduction depends on, so that
+    nothing is computed once for each of their iterations."""
+    free = [a for a, r in enumerate(nest.outputs) if r is not None and all(r in u.ranges for u in _outer_reduces(nest))]
+    count = {a: -(-nest.shape[a] // tiles.get(a, 1)) for a in free}
+    outer = [a for a in free if a != v]
+    if v not in free:
+        return [tuple(outer)]
+    work = _work(nest, math.prod(tiles.values()))
+    if math.prod(count[a] for a in outer) >= ENOUGH_TRIPS and work < MERGE_WORK:
+        return [tuple(outer)]
+    # lanes outermost: neighbouring iterations then share what depends on the lanes' axis alone, the larger operand
+    batch = [a for a in outer if a not in tiles]
+    rows = [a for a in outer if a in tiles]
+    return [(*batch, v, *rows), (*batch, *rows, v)] if rows else [(*batch, v)]
+
+
+def _outer_reduces(nest: Nest) -> list[UOp]:
+    """REDUCEs that stand in no other REDUCE."""
+    inside = {s for u in nest.reduces for s in toposort(u.src[0]) if s.op is Ops.REDUCE}
+    return [u for u in nest.reduces if u not in inside]
+
+
+def _reusing_axis(nest: Nest) -> int | None:
+    """An axis that some reduced load does not depend on, if another does: rows of a matrix times one vector."""
+    for b, r in enumerate(nest.outputs):
+        reduced = [a for a in nest.loads if a.reduced]
+        if (
+            r is not None
+            and nest.shape[b] >= 4
+            and any(r not in a.steps for a in reduced)
+            and any(r in a.steps for a in reduced)
+        ):
+            return b
+    return None
+
+
+def _prefers_reduced_axis(nest: Nest, v: int, lanes: int) -> bool:
+    """Whether lanes along the output's axis would gather where lanes along the reduced axis read consecutive memory."""
+    vector = nest.outputs[v]
+    assert vector is not None
+    touched = [u for u in nest.reduces if vector in u.ranges]
+    if not touched:
+        return False
+    along = sum(a.times for a in nest.loads if a.reduced and a.steps.get(vector, 0) not in (0, 1))
+    if nest.shape[v] < lanes // 2 and all(nest.shape[v] < u.src[-1].vmax for u in touched):
+        along = max(along, 1)
+    ends = {u.src[-1] for u in touched}
+    across = sum(a.times for a in nest.loads if a.reduced and any(a.steps.get(r, 0) not in (0, 1) for r in ends))
+    return along > across
+
+
+def candidates(nest: Nest, machine: Device) -> list[Opts]:
+    """Sizes for a nest; of those that take about the same time the first is to be preferred."""
+    lanes = max(1, machine.vector_bytes // nest.itemsize)
+    v = _vector_axis(nest)
+    sums = any(u.arg.op is Ops.ADD and u.dtype.is_float for u in nest.reduces)
+    block = SUM_BLOCK if sums else 0
+    if v is not None and _prefers_reduced_axis(nest, v, lanes):
+        return _along_reduction(nest, _reduce_lanes(nest, None, lanes), block)
+    reduce_lanes = _reduce_lanes(nest, None if v is None else nest.outputs[v], lanes)
+    unrolls = UNROLLS if reduce_lanes > 1 else (1,)
+    if v is None:
+        block = min(block, LANES_SUM_BLOCK)
+        return [Opts((), unroll, None, None, 1, reduce_lanes, block) for unroll in unrolls]
+    registers = 32 if machine.vector_bytes >= 64 else 16
+    return [
+        Opts(tile, unroll, threads or None, v, lanes, reduce_lanes, block)
+        for tile in _tiles(nest, v, lanes, registers)
+        for unroll in unrolls
+        for threads in _threads(nest, tile, v)
+    ]
+
+
+def _along_reduction(nest: Nest, lanes: int, block: int) -> list[Opts]:
+    """Lanes along the reduced axis: for rows that share an operand, or one by one."""
+    shared = _reusing_axis(nest)
+    if shared is None:
+        (threads,) = _threads(nest, {}, None)
+        return [Opts((), n, threads or None, None, 1, lanes, min(block, LANES_SUM_BLOCK)) for n in UNROLLS]
+    out = []
+    for rows in SHARED_ROWS:
+        (threads,) = _threads(nest, {shared: rows}, None)
+        out += [Opts({shared: rows}, n, threads or None, None, 1, lanes, block) for n in SHARED_UNROLLS]
+    return out
