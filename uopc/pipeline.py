@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from uopc import spec
-from uopc.blockize import blockize
+from uopc.blockize import block_candidates, blockize
 from uopc.cascade import cascade
+from uopc.cost import Candidate
 from uopc.decompose import decompose
 from uopc.joint import Store, at_root, joint, order
 from uopc.kernelize import kernelize
@@ -26,7 +27,7 @@ from uopc.ops import KernelInfo, Level, Ops, ParamArg, Stage
 from uopc.opt.accumulate import accumulate
 from uopc.opt.expand import expand
 from uopc.opt.layout import layout_pass
-from uopc.opt.schedule import schedule
+from uopc.opt.schedule import schedule, schedules
 from uopc.opt.transpose import transpose
 from uopc.options import Options, current, environment
 from uopc.rangeify import Ctx, Opts, lower_stores
@@ -62,19 +63,27 @@ def _layout(root: UOp, settings: Settings) -> UOp:
     return sink(*(opt.layout(list(root.src)) if opt is not None else layout_pass(list(root.src))))
 
 
+def _by_user(root: UOp, settings: Settings) -> bool:
+    """Whether the user's own object ranges a kernel."""
+    return settings.options.opt is not None and len(root.src) == 1
+
+
 def _rangeify(root: UOp, settings: Settings) -> UOp:
     """Ranges of a kernel: by the schedule's sizes, or by the user's own object."""
     stores = [(s.src[0], s.src[1]) for s in root.src]
-    opt = settings.options.opt
-    if opt is not None and len(stores) == 1:
-        ranged = opt.lower(stores[0][1], stores[0][0])
+    if _by_user(root, settings):
+        ranged = settings.options.opt.lower(stores[0][1], stores[0][0])
     else:
         ranged = lower_stores(stores, Ctx(root.arg.opts or Opts()))
     return ranged.replace(arg=root.arg)
 
 
 def _schedule(root: UOp, settings: Settings) -> UOp:
-    return root if settings.options.opt is not None and len(root.src) == 1 else schedule(root, settings.machine)
+    return root if root.arg.settled or _by_user(root, settings) else schedule(root, settings.machine)
+
+
+def _blockize(root: UOp, settings: Settings) -> UOp:
+    return root if root.arg.settled else blockize(root, settings.machine)
 
 
 TENSOR_STAGES = (
@@ -84,7 +93,7 @@ TENSOR_STAGES = (
 )
 KERNEL_STAGES = (
     Step("schedule", _schedule, Stage.TENSOR),
-    Step("blockize", lambda g, s: blockize(g, s.machine), Stage.TENSOR),
+    Step("blockize", _blockize, Stage.TENSOR),
     Step("rangeify", _rangeify, Stage.LOOP),
 )
 LOOP_STAGES = (
@@ -145,13 +154,19 @@ def _default_settings() -> Settings:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One C function: its name, its translation unit, its program in LINEAR form, and the tensor operations (a SINK of
-    STOREs) that it was made from."""
+    """One C function: its name, its translation unit, its program in LINEAR form, the tensor operations (a SINK of
+    STOREs) that it was made from, and those with the sizes that tuning found, if it did."""
 
     name: str
     source: str
     linear: UOp = field(repr=False)
     root: UOp = field(repr=False)
+    tuned: UOp | None = field(default=None, repr=False)
+
+    @property
+    def start(self) -> UOp:
+        """What ``KERNEL_STAGES`` began with."""
+        return self.tuned or self.root
 
     @property
     def outs(self) -> int:
@@ -331,17 +346,33 @@ def _name(root: UOp, shape: tuple[int, ...]) -> str:
     return "_".join([kind, *(str(n) for n in shape if n != 1)]) if any(n != 1 for n in shape) else f"{kind}_1"
 
 
-_kernels: dict[tuple[UOp, Options], Kernel] = {}
+_kernels: dict[tuple[UOp, Settings], Kernel] = {}
 
 
-def compile_kernel(root: UOp, settings: Settings) -> Kernel:
-    """The C of a kernel (a SINK of STOREs of tensor operations); equal kernels are compiled once."""
-    key = (root, settings.options)
+def compile_kernel(root: UOp, settings: Settings, tuned: UOp | None = None) -> Kernel:
+    """The C of a kernel (a SINK of STOREs of tensor operations), perhaps with sizes from ``kernel_candidates``; equal
+    kernels are compiled once."""
+    start = tuned or root
+    key = (start, settings)
     found = _kernels.get(key)
     if found is None:
-        linear = run_stages(KERNEL_STAGES + LOOP_STAGES, root, settings)
-        found = _kernels[key] = Kernel(root.arg.name, render_c(linear, root.arg.name), linear, root)
+        linear = run_stages(KERNEL_STAGES + LOOP_STAGES, start, settings)
+        found = _kernels[key] = Kernel(root.arg.name, render_c(linear, root.arg.name), linear, root, tuned)
     return found
+
+
+def kernel_candidates(root: UOp, settings: Settings) -> list[Candidate]:
+    """A kernel with each choice of sizes and blocks that is worth a measurement: first that of ``compile_kernel``, then
+    by the time that ``uopc.cost`` predicts.  None for a kernel that the user's own object ranges."""
+    if _by_user(root, settings):
+        return []
+    found: dict[UOp, Candidate] = {}
+    for plain in schedules(root, settings.machine):
+        for candidate in block_candidates(plain, settings.machine):
+            found.setdefault(candidate.root, candidate)
+    usual = _blockize(_schedule(root, settings), settings)
+    order = sorted(found.values(), key=lambda c: (c.root is not usual, c.seconds(settings.machine)))
+    return [c._replace(root=c.root.replace(arg=c.root.arg._replace(settled=True))) for c in order]
 
 
 def make_plan(roots: list[UOp], **fields: Any) -> Plan:
@@ -354,6 +385,7 @@ def make_plan(roots: list[UOp], **fields: Any) -> Plan:
 
 
 def plan_for(root: UOp, options: Options) -> Plan:
-    """The plan of a SINK whose sources are STAGEs."""
-    settings = Settings(options, device())
+    """The plan of a SINK whose sources are STAGEs.  Its kernels have the usual sizes; ``uopc.runtime.tune`` finds
+    others."""
+    settings = Settings(replace(options, tune=0), device())
     return _Split(run_stages(TENSOR_STAGES, root, settings), settings).run()

@@ -12,10 +12,11 @@ kernel is for.
 
 from __future__ import annotations
 
-from uopc.blockize.cascades import cascade_blocks
-from uopc.blockize.panels import panels
-from uopc.blockize.rows import rows
-from uopc.blockize.sweeps import sweeps
+from uopc.blockize.cascades import cascade_blocks, cascade_candidates
+from uopc.blockize.panels import panel_candidates, panels
+from uopc.blockize.rows import row_candidates, rows
+from uopc.blockize.sweeps import sweep_candidates, sweeps
+from uopc.cost import Candidate
 from uopc.ops import Ops
 from uopc.runtime.device import Device
 from uopc.uop import UOp, toposort
@@ -26,3 +27,12 @@ def blockize(root: UOp, machine: Device) -> UOp:
     if any(u.op is Ops.CASCADE for u in toposort(root)):
         return cascade_blocks(root, machine)
     return rows(root, machine) or panels(root, machine) or sweeps(root, machine) or root
+
+
+def block_candidates(plain: Candidate, machine: Device) -> list[Candidate]:
+    """A scheduled kernel without blocks and in all blocks that are worth a measurement, whether they are thought to pay
+    or not."""
+    if any(u.op is Ops.CASCADE for u in toposort(plain.root)):
+        return cascade_candidates(plain, machine)
+    blocked = row_candidates(plain, machine) or panel_candidates(plain, machine) or sweep_candidates(plain, machine)
+    return [plain, *blocked]

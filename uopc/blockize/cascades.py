@@ -11,9 +11,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from uopc.blockize.cascade_cost import Shape, cascade_cost
 from uopc.blockize.conditions import PLAIN
 from uopc.blockize.limits import Body, common, limits, tests
 from uopc.blockize.operands import View, packed, shared_parts
+from uopc.blockize.sizes import Sizes, block_sizes, other_sizes
+from uopc.cost import Candidate
 from uopc.ops import ALU, MOVEMENT, KernelInfo, Ops, Tile
 from uopc.rangeify import Opts
 from uopc.rangeify.axes import space
@@ -22,24 +25,13 @@ from uopc.rangeify.positions import Probe, bodies_of, body_at, places, result_pl
 from uopc.runtime.device import Device
 from uopc.uop import UOp, toposort
 
-# Vectors of rows in a block: two share every broadcast.
-ROW_VECTORS = 2
 # Without lanes along rows: steps of the reduced axis whose lanes are summed at once, and vectors of each sum.
 NARROW_STEPS = 4
 NARROW_UNROLL = 4
 # Fewer rows than this are no axis for lanes if another one has more.
 LEAST_ROWS = 8
-# Elements of the reduced axis that a register tile takes at once: with two vectors of rows, up to 24 accumulators, and
-# enough of them to hide the loads.
-TILE_STEPS = (12, 11, 10, 9, 8)
 # Steps at once of a value that is computed from other tiles alone: enough to overlap, few enough to compile fast.
 PLAIN_STEPS = 2
-# Columns of a register tile of a result, likewise; one that divides the result's width is chosen.
-TILE_COLUMNS = (12, 8, 10, 9, 11, 7, 6, 5, 4, 3, 2, 1)
-# The least that a block holds of the reduced axis, however small the cache.
-LEAST_STEPS = 16
-# The reduced axis is cut so that the tiles of one block fill this part of L1.
-TILE_SHARE = 0.75
 
 
 @dataclass(frozen=True)
@@ -138,16 +130,7 @@ def _cone(x: UOp, stop: set[UOp] | None = None) -> list[UOp]:
     return list(seen)
 
 
-@dataclass(frozen=True)
-class _Sizes:
-    """The block: rows, lanes, and elements of the reduced axis."""
-
-    rows: int
-    lanes: int
-    steps: int
-
-
-def _tile_of(at: Idx, known: dict[UOp, int], layout: _Layout, u: UOp, sizes: _Sizes, reduced: bool) -> Tile | None:
+def _tile_of(at: Idx, known: dict[UOp, int], layout: _Layout, u: UOp, sizes: Sizes, reduced: bool) -> Tile | None:
     """The tile of a value that is asked for at ``at``: rows last, the reduced axis (-1) as long as a block."""
     extents: list[int] = []
     rows = steps = None
@@ -171,22 +154,17 @@ def _tile_of(at: Idx, known: dict[UOp, int], layout: _Layout, u: UOp, sizes: _Si
         return Tile(tuple(extents), Opts({steps: PLAIN_STEPS * sizes.lanes}, vector=steps, lanes=sizes.lanes))
     upcast = {rows: sizes.rows}
     if steps is not None:
-        upcast[steps] = _tile_steps(sizes.steps) if reduced else PLAIN_STEPS
+        upcast[steps] = sizes.tile_steps if reduced else PLAIN_STEPS
     return _rows_last(tuple(extents), rows, upcast, sizes)
 
 
-def _tile_steps(block: int) -> int:
-    """Steps of a register tile: those that compute the least twice at a block's end, and of equals the most."""
-    return min(TILE_STEPS, key=lambda n: -(-block // n) * n)
-
-
-def _rows_last(extents: tuple[int, ...], rows: int, upcast: dict[int, int], sizes: _Sizes) -> Tile:
+def _rows_last(extents: tuple[int, ...], rows: int, upcast: dict[int, int], sizes: Sizes) -> Tile:
     """A tile in whose memory the rows are neighbours."""
     order = (*[a for a in range(len(extents)) if a != rows], rows)
     return Tile(extents, Opts(upcast, vector=rows, lanes=sizes.lanes), layout=order)
 
 
-def _running(k: int, layout: _Layout, shape: tuple[int, ...], sizes: _Sizes) -> Tile:
+def _running(k: int, layout: _Layout, shape: tuple[int, ...], sizes: Sizes) -> Tile:
     """The tile of a running value: its rows last, all of the axes that only it has."""
     axes = layout.axes[k]
     assert axes is not None
@@ -199,11 +177,11 @@ def _running(k: int, layout: _Layout, shape: tuple[int, ...], sizes: _Sizes) -> 
     rows = axes.index(layout.rows)
     upcast = {rows: sizes.rows}
     if own:
-        upcast[own[-1]] = next(c for c in TILE_COLUMNS if extents[own[-1]] % c == 0)
+        upcast[own[-1]] = sizes.tile_columns(extents[own[-1]])
     return _rows_last(extents, rows, upcast, sizes)
 
 
-def _columns(extents: tuple[int, ...], own: list[int], sizes: _Sizes) -> Opts:
+def _columns(extents: tuple[int, ...], own: list[int], sizes: Sizes) -> Opts:
     """Without lanes along rows: lanes along the columns that only this result has, as many vectors as divide them."""
     if not own:
         return Opts()
@@ -213,7 +191,7 @@ def _columns(extents: tuple[int, ...], own: list[int], sizes: _Sizes) -> Opts:
     return Opts({own[-1]: lanes * vectors}, vector=own[-1], lanes=lanes)
 
 
-def _pack_rows(u: UOp, rows: int, sizes: _Sizes) -> UOp:
+def _pack_rows(u: UOp, rows: int, sizes: Sizes) -> UOp:
     """A producer's operands that only the rows and its own reduced axes vary: packed once for a block of rows."""
     x = u.src[0]
     view = View(x.shape)
@@ -226,9 +204,21 @@ def _pack_rows(u: UOp, rows: int, sizes: _Sizes) -> UOp:
     return u.replace(src=(x.substitute(out),)) if out else u
 
 
-def cascade_blocks(root: UOp, machine: Device) -> UOp:
-    """The kernel ``root`` (a SINK with CASCADEs) in blocks.  Its results lie in one space: an axis of one is the same
-    axis of all others, or has size 1 there."""
+@dataclass(frozen=True)
+class _Found:
+    """The cascades of a kernel, the space that its results lie in, the axis of it that lanes run along, and the usual
+    sizes of a block."""
+
+    layouts: list[tuple[_Layout, list[dict[UOp, Idx]]]]
+    everywhere: set[int]
+    shape: tuple[int, ...]
+    rows: int | None
+    length: int
+    sizes: Sizes
+
+
+def _find(root: UOp, machine: Device) -> _Found:
+    """The results lie in one space: an axis of one is the same axis of all others, or has size 1 there."""
     results = [s.src[1] for s in root.src]
     shape = space(results)
     nodes = [u for u in toposort(results) if u.op is Ops.CASCADE]
@@ -238,9 +228,36 @@ def cascade_blocks(root: UOp, machine: Device) -> UOp:
     rows = max((a for a in shared if shape[a] >= LEAST_ROWS), default=None)
     together = frozenset(a for a in shared if rows is None and shape[a] > 1)
     layouts = [(replace(x, everywhere=everywhere, rows=rows, together=together), inside) for x, inside in found]
-    sizes = _sizes(shape, rows, layouts, machine)
-    made = {layout.node: _blocked(layout, inside, sizes, machine) for layout, inside in layouts}
-    layout = layouts[0][0]
+    itemsize = max(max(b.dtype.itemsize, 4) for layout, _ in layouts for b, _ in bodies_of(layout.node))
+    tiles = max(len(_shared(layout.node)) for layout, _ in layouts)
+    length = max(bodies_of(x.node)[0][0].shape[x.node.arg.components[0].axis] for x, _ in layouts)
+    size = 0 if rows is None else shape[rows]
+    sizes = block_sizes(size, layouts[0][0].held(shape), length, itemsize, tiles, machine)
+    return _Found(layouts, everywhere, shape, rows, length, sizes)
+
+
+def cascade_blocks(root: UOp, machine: Device) -> UOp:
+    """The kernel ``root`` (a SINK with CASCADEs) in blocks."""
+    found = _find(root, machine)
+    return _in_blocks(root, found, found.sizes, machine)
+
+
+def cascade_candidates(plain: Candidate, machine: Device) -> list[Candidate]:
+    """A kernel with CASCADEs in blocks of the sizes that are worth a measurement, the usual ones first."""
+    found = _find(plain.root, machine)
+    size, shape = 0 if found.rows is None else found.shape[found.rows], _shape(found)
+    return [
+        Candidate(_in_blocks(plain.root, found, sizes, machine), cascade_cost(shape, sizes, machine))
+        for sizes in other_sizes(found.sizes, size, found.length)
+    ]
+
+
+def _in_blocks(root: UOp, found: _Found, sizes: Sizes, machine: Device) -> UOp:
+    """The kernel in blocks of these sizes."""
+    results, shape = [s.src[1] for s in root.src], found.shape
+    rows, everywhere = found.rows, found.everywhere
+    made = {layout.node: _blocked(layout, inside, sizes, machine) for layout, inside in found.layouts}
+    layout = found.layouts[0][0]
     block = {a: sizes.rows if a == rows else layout.extent(a, n) for a, n in enumerate(shape)}
     threads = tuple(a for a in range(len(shape)) if a in everywhere) or None
     if rows is not None:
@@ -257,35 +274,7 @@ def cascade_blocks(root: UOp, machine: Device) -> UOp:
     return root.replace(src=stores, arg=KernelInfo(root.arg.name, opts))
 
 
-def _sizes(
-    shape: tuple[int, ...],
-    rows: int | None,
-    layouts: list[tuple[_Layout, list[dict[UOp, Idx]]]],
-    machine: Device,
-) -> _Sizes:
-    """Rows that fill vectors, and as much of the reduced axis as the first-level cache holds of all tiles."""
-    itemsize = max(max(b.dtype.itemsize, 4) for layout, _ in layouts for b, _ in bodies_of(layout.node))
-    lanes = max(1, machine.vector_bytes // itemsize)
-    block = layouts[0][0].held(shape)
-    if rows is not None:
-        lanes = min(lanes, _power_of_two(shape[rows]))
-        block = lanes * (ROW_VECTORS if shape[rows] >= ROW_VECTORS * lanes else 1)
-    tiles = max(len(_shared(layout.node)) for layout, _ in layouts)
-    fits = max(int(machine.l1d * TILE_SHARE / (block * itemsize * max(tiles, 1))), LEAST_STEPS)
-    lengths = [bodies_of(layout.node)[0][0].shape[layout.node.arg.components[0].axis] for layout, _ in layouts]
-    return _Sizes(block, lanes, _steps(max(lengths), fits))
-
-
-def _steps(length: int, fits: int) -> int:
-    """Elements of the reduced axis in a block: about as many as fit; a divisor of its length if one is near, so that
-    nothing is left over to compile once more."""
-    if length <= fits:
-        return length
-    near = [n for n in range(fits // 2, fits + fits // 3 + 1) if length % n == 0]
-    return min(near, key=lambda n: abs(n - fits)) if near else fits
-
-
-def _blocked(layout: _Layout, inside: list[dict[UOp, Idx]], sizes: _Sizes, machine: Device) -> UOp:
+def _blocked(layout: _Layout, inside: list[dict[UOp, Idx]], sizes: Sizes, machine: Device) -> UOp:
     """One CASCADE with its tiles."""
     node, bodies, shared = layout.node, bodies_of(layout.node), _shared(layout.node)
     known = {i: i.arg.id for body in inside for at in body.values() for i in at if i.op is Ops.RANGE}
@@ -326,7 +315,7 @@ def _bounded(made: UOp, layout: _Layout, machine: Device) -> UOp:
     return made.replace(src=(*made.src, *looked), arg=arg._replace(test_lanes=lanes))
 
 
-def _turned(body: dict[UOp, Idx], known: dict[UOp, int], layout: _Layout, sizes: _Sizes) -> dict[UOp, Tile]:
+def _turned(body: dict[UOp, Idx], known: dict[UOp, int], layout: _Layout, sizes: Sizes) -> dict[UOp, Tile]:
     """Memory that runs along the reduced axis, not along the rows as the lanes do: it is read by rows, and turned in
     registers."""
     out: dict[UOp, Tile] = {}
@@ -352,7 +341,7 @@ def _with_stages(
     staged: dict[UOp, Tile],
     layout: _Layout,
     inside: list[dict[UOp, Idx]],
-    sizes: _Sizes,
+    sizes: Sizes,
     known: dict[UOp, int],
 ) -> UOp:
     """The CASCADE with its shared values in tiles, and the rows' operands of their producers packed."""
@@ -375,5 +364,13 @@ def _with_stages(
     return memo[node]
 
 
-def _power_of_two(n: int) -> int:
-    return 1 << (max(n, 1).bit_length() - 1)
+def _shape(found: _Found) -> Shape:
+    """The cascades of a kernel, to be priced."""
+    layouts, shape = [x for x, _ in found.layouts], found.shape
+    first = layouts[0]
+    shared = [shape[a] for a in found.everywhere]
+    itemsize = max(max(b.dtype.itemsize, 4) for b, _ in bodies_of(first.node))
+    row = None if found.rows is None else first.outputs[found.rows]
+    size = shape[found.rows] if found.rows is not None else first.held(shape)
+    reductions = [pair for x in layouts for pair in x.ranged]
+    return Shape(reductions, first.step, row, shared, size, len(_shared(first.node)), itemsize)

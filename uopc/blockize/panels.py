@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, replace
 
 from uopc.blockize.operands import View, packed, reduction_of, shared_parts, stretch
+from uopc.cost import Candidate, Cost
 from uopc.ops import KernelInfo, Ops, ReduceArg, Tile
 from uopc.rangeify import Opts
 from uopc.runtime.device import Device
@@ -14,28 +15,34 @@ from uopc.uop import UOp
 
 # Register tiles along the axis that shares an operand, below which packing it does not pay.
 LEAST_TILES = 8
-# Rows of a block: what a packed operand is paid back by, while the rows' own operand stays in L2.
+# Rows of a block: what a packed operand is paid back by, while the rows' own operand stays in L2.  Others are worth a
+# measurement.
 BLOCK_ROWS = 192
+OTHER_ROWS = (384, 96)
 # The longest reduction that one block runs: a packed panel of 64 columns then fills a quarter of a 1 MB L2, and a sum
 # has short chains.
 BLOCK_REDUCE = 512
+OTHER_REDUCE = (256,)
 # Addresses this far apart fall into the same few sets of an L1 cache.
 ALIASING_STEP = 2048
+# What the rows' own operand may take of L2 and still be found there.
+TILE_SHARE = 0.5
 
 
 @dataclass(frozen=True)
 class Site:
     """A REDUCE to be blocked: its node, the output axis that shares the operands (rows), the one that lanes run along,
-    and the operands."""
+    the bytes of each operand, and those for which alone packing would pay."""
 
     reduce: UOp
     rows: int
     lanes: int
-    shared: list[UOp]
+    shared: dict[UOp, int]
+    paying: list[UOp]
 
 
 def _site(root: UOp, machine: Device) -> Site | None:
-    """The REDUCE of a kernel that pays for being blocked."""
+    """The REDUCE of a kernel that can be blocked."""
     if len(root.src) != 1 or root.arg.opts is None:
         return None
     opts: Opts = root.arg.opts
@@ -61,7 +68,7 @@ def _site(root: UOp, machine: Device) -> Site | None:
         for u in shared
         if size[u] > machine.l2 // 2 or (view.step(u, along) % ALIASING_STEP == 0 and size[u] > machine.l1d)
     ]
-    return Site(reduce, rows, opts.vector, paying) if paying else None
+    return Site(reduce, rows, opts.vector, size, paying) if shared else None
 
 
 def _with_tiles(x: UOp, site: Site, width: int, opts: Opts) -> UOp:
@@ -70,15 +77,15 @@ def _with_tiles(x: UOp, site: Site, width: int, opts: Opts) -> UOp:
     return x.substitute({u: packed(u, site.lanes, width, opts, view) for u in parts})
 
 
-def _block(root: UOp, site: Site) -> UOp:
+def _block(root: UOp, site: Site, most_rows: int = BLOCK_ROWS, most_steps: int = BLOCK_REDUCE) -> UOp:
     """The kernel with its output in blocks, its shared operands packed, and its reduction in parts that a cache
     holds."""
     opts: Opts = root.arg.opts
     body, reduce = root.src[0].src[1], site.reduce
     width, tile = opts.upcast_of(site.lanes), opts.upcast_of(site.rows)
     x, op, size = reduce.src[0], reduce.arg.op, reduce.src[0].shape[-1]
-    rows = _even(body.shape[site.rows], BLOCK_ROWS, tile)
-    counts = -(-size // BLOCK_REDUCE)
+    rows = _even(body.shape[site.rows], most_rows, tile)
+    counts = -(-size // most_steps)
     each = size // counts
     blocked = replace(opts, block={site.rows: rows, site.lanes: width}, thread=_order(opts, site), reduce_block=0)
     if counts == 1:
@@ -116,4 +123,45 @@ def panels(root: UOp, machine: Device) -> UOp | None:
     """The kernel ``root`` (a SINK) with its output in blocks and its shared operands packed; None where that does not
     pay."""
     site = _site(root, machine)
-    return None if site is None else _block(root, site)
+    return _block(root, site) if site is not None and site.paying else None
+
+
+def panel_candidates(plain: Candidate, machine: Device) -> list[Candidate]:
+    """The ways in which a scheduled kernel can be in panels, if any."""
+    site = _site(plain.root, machine)
+    if site is None:
+        return []
+    body = plain.root.src[0].src[1]
+    sizes = [(BLOCK_ROWS, BLOCK_REDUCE)]
+    if body.shape[site.rows] > min(OTHER_ROWS):
+        sizes += [(rows, BLOCK_REDUCE) for rows in OTHER_ROWS]
+    if site.reduce.src[0].shape[-1] > min(OTHER_REDUCE):
+        sizes += [(BLOCK_ROWS, steps) for steps in OTHER_REDUCE]
+    found = [Candidate(_block(plain.root, site, *size), _cost(plain, site, *size, machine)) for size in sizes]
+    return list({c.root: c for c in reversed(found)}.values())[::-1]
+
+
+def _cost(plain: Candidate, site: Site, most_rows: int, most_steps: int, machine: Device) -> Cost:
+    """The cost of a kernel in panels: shared operands are read once for each block of rows and found again in L2, sums
+    wait in a tile between parts."""
+    assert plain.cost is not None
+    opts: Opts = plain.root.arg.opts
+    body = plain.root.src[0].src[1]
+    length, columns, rows = site.reduce.src[0].shape[-1], body.shape[site.lanes], body.shape[site.rows]
+    width, tile = opts.upcast_of(site.lanes), opts.upcast_of(site.rows)
+    lanes, itemsize = opts.lanes, site.reduce.dtype.itemsize
+    steps = -(-length // -(-length // most_steps))
+    block = _even(rows, most_rows, tile)
+    blocks = -(-rows // block)
+    batches = math.prod(body.shape) // (rows * columns)
+    edges = blocks * block / rows  # the last block begins early
+    packing = sum(site.shared.values()) * batches * blocks
+    sums = 2 * batches * rows * columns * (length // steps - 1) * itemsize
+    read = batches * -(-rows // tile) * -(-columns // width) * (tile + width) * length * itemsize
+    own = batches * rows * length * itemsize
+    again = 1 if block * steps * itemsize <= machine.l2 * TILE_SHARE else -(-columns // width)
+    accesses = plain.cost.accesses * edges + (3 * packing + sums) / (lanes * itemsize)
+    moved = {"L2": float(read + sums), "L3": float(packing + own * again), "memory": 0.0}
+    tasks = batches * blocks * -(-columns // width)
+    cost, operations = plain.cost, plain.cost.operations * edges
+    return replace(cost, operations=operations, accesses=accesses, pages=0.0, moved=moved, tasks=tasks)

@@ -6,8 +6,10 @@ reads its memory and computes its exponentials once.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+from uopc.cost import WEIGHTS, Candidate
 from uopc.ops import ALU, KernelInfo, Ops, Tile
 from uopc.rangeify import Opts
 from uopc.runtime.device import Device
@@ -72,3 +74,22 @@ def rows(root: UOp, machine: Device) -> UOp | None:
     blocked = replace(opts, block=dict(enumerate(extents)), thread=threads or None)
     store = root.src[0].replace(src=(target, made))
     return root.replace(src=(store,), arg=KernelInfo(root.arg.name, blocked))
+
+
+def row_candidates(plain: Candidate, machine: Device) -> list[Candidate]:
+    """The scheduled kernel with its rows in tiles, if it has such."""
+    root = rows(plain.root, machine)
+    if root is None:
+        return []
+    assert plain.cost is not None
+    body, lanes = plain.root.src[0].src[1], plain.root.arg.opts.lanes
+    kept = _kept(body)
+    dear = sum(WEIGHTS.get(v.op, 1.0) for u in kept for v in toposort(u) if v.op in ALU and v.shape == body.shape)
+    vectors = math.prod(body.shape) / lanes
+    # a store and two loads in place of a second computation and its load
+    cost = replace(
+        plain.cost,
+        operations=max(plain.cost.operations - dear * vectors, 0.0),
+        accesses=plain.cost.accesses + 2 * len(kept) * vectors,
+    )
+    return [Candidate(root, cost)]

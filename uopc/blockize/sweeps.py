@@ -11,6 +11,7 @@ import math
 from dataclasses import replace
 
 from uopc.blockize.operands import View, reduction_of, shared_parts, stretch
+from uopc.cost import Candidate
 from uopc.ops import KernelInfo, Ops, ReduceArg, Tile
 from uopc.rangeify import Opts
 from uopc.runtime.device import Device
@@ -21,10 +22,12 @@ FAR = 1024
 # Rows combined in registers before they are added to the tile, without and with other rows that reuse them.
 ROWS_AT_ONCE = 8
 ROWS_AT_ONCE_REUSED = 16
+OTHER_ROWS = (4, 16)
 # Vectors of a register tile.
 VECTORS = 4
 # The tile's share of the first-level cache, what is read from memory having the rest.
 TILE_SHARE = 0.5
+OTHER_SHARES = (0.25,)
 # Blocks for the threads to share.
 LEAST_BLOCKS = 4
 # Other output axes of at most so many elements stand in the tile whole.
@@ -50,15 +53,16 @@ def _reused(x: UOp, axis: int) -> bool:
     return bool(parts)
 
 
-def _columns(size: int, rows: int, lanes: int, itemsize: int, machine: Device) -> int:
+def _columns(size: int, rows: int, lanes: int, itemsize: int, share: float, machine: Device) -> int:
     """Columns of a block: what the tile's share of the cache holds, and enough blocks to share; 0: too few."""
     step = lanes * VECTORS
-    fits = int(machine.l1d * TILE_SHARE) // (itemsize * rows)
+    fits = int(machine.l1d * share) // (itemsize * rows)
     return min(fits, -(-size // LEAST_BLOCKS)) // step * step
 
 
-def sweeps(root: UOp, machine: Device) -> UOp | None:
-    """The kernel ``root`` (a SINK) as a sweep; None where it is none."""
+def sweeps(root: UOp, machine: Device, at_once: int = 0, share: float = TILE_SHARE) -> UOp | None:
+    """The kernel ``root`` (a SINK) as a sweep, of so many rows at once and with a tile of this share of the cache; None
+    where it is none."""
     opts = root.arg.opts
     if len(root.src) != 1 or opts is None or opts.vector is None:
         return None
@@ -71,8 +75,8 @@ def sweeps(root: UOp, machine: Device) -> UOp | None:
     others = [a for a, n in enumerate(body.shape) if a != opts.vector and n > 1]
     held = [a for a in others if body.shape[a] <= MAX_REUSING and a == others[-1]]
     rows = math.prod(body.shape[a] for a in held)
-    columns = _columns(body.shape[opts.vector], rows, opts.lanes, max(x.dtype.itemsize, 4), machine)
-    at_once = ROWS_AT_ONCE_REUSED if held else ROWS_AT_ONCE
+    columns = _columns(body.shape[opts.vector], rows, opts.lanes, max(x.dtype.itemsize, 4), share, machine)
+    at_once = at_once or (ROWS_AT_ONCE_REUSED if held else ROWS_AT_ONCE)
     if columns < opts.lanes * VECTORS or x.shape[axis] < 4 * at_once:
         return None
     if not _reads_across(x, axis, kept[opts.vector], machine):
@@ -94,3 +98,23 @@ def sweeps(root: UOp, machine: Device) -> UOp | None:
     blocked = replace(sizes, upcast={opts.vector: opts.lanes}, block=block, thread=threads)
     store = root.src[0].replace(src=(target, body.substitute({reduce: new})))
     return root.replace(src=(store,), arg=KernelInfo(root.arg.name, blocked))
+
+
+def sweep_candidates(plain: Candidate, machine: Device) -> list[Candidate]:
+    """The ways in which a scheduled kernel can be a sweep, if any."""
+    if sweeps(plain.root, machine) is None:
+        return []
+    assert plain.cost is not None
+    x = next(u for u in toposort(plain.root) if u.op is Ops.REDUCE).src[0]
+    memory = [u for u in toposort(x) if u.op is Ops.BUFFER]
+    total = float(sum(math.prod(u.arg.shape) * u.dtype.itemsize for u in memory))  # read once, in order
+    moved = {"L2": total, "L3": total, "memory": total if total > machine.l3 else 0.0}
+    ways = [(0, TILE_SHARE), *((n, TILE_SHARE) for n in OTHER_ROWS), *((0, share) for share in OTHER_SHARES)]
+    found: dict[UOp, Candidate] = {}
+    for at_once, share in ways:
+        root = sweeps(plain.root, machine, at_once, share)
+        if root is not None:
+            # results are loaded and stored once for so many rows
+            accesses = plain.cost.accesses * (1 + 2 / (at_once or ROWS_AT_ONCE))
+            found.setdefault(root, Candidate(root, replace(plain.cost, pages=0.0, accesses=accesses, moved=moved)))
+    return list(found.values())

@@ -71,7 +71,7 @@ def _kernels(plan: Plan, settings: Settings) -> list[dict[str, Any]]:
     return [
         {
             "name": k.name,
-            "stages": _stages(k.root, (*KERNEL_STAGES, *LOOP_STAGES), settings),
+            "stages": _stages(k.start, (*KERNEL_STAGES, *LOOP_STAGES), settings),
             "source": k.source,
             "loops": _loops(k.linear),
             "graph": _nodes(k),

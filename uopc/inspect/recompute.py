@@ -259,7 +259,7 @@ def reductions(kernel: Kernel, settings: Settings) -> list[Reduction]:
     """The reductions of a kernel of tensor operations."""
     if not any(u.op in (Ops.REDUCE, Ops.CASCADE) for u in toposort(kernel.root)):
         return []
-    return _report(*marked_kernel(kernel.root, settings))
+    return _report(*marked_kernel(kernel.start, settings))
 
 
 def marked_loops(root: UOp, settings: Settings) -> tuple[Marked, UOp, UOp]:
