@@ -58,7 +58,7 @@ def _add_cache(commands: Parsers) -> None:
     parser = _command(
         commands,
         "cache",
-        "show or empty the cache of compiled kernels",
+        "show or empty the cache of compiled kernels and of the schedules that tuning found",
         "  python -m uopc cache info\n"
         "  python -m uopc cache clear\n"
         "  UOPC_CACHE_DIR=/tmp/uopc python -m uopc cache info\n\n"
@@ -99,11 +99,14 @@ def _cache(chosen: argparse.Namespace) -> int:
 
 
 def _describe(cache: DiskCache) -> None:
+    from uopc.runtime.cache import TUNED
+
     files = cache.files()
     kernels = sum(name.endswith(".so") for _, _, name in files)
     size = cache.bytes_on_disk()
     print(f"folder     {cache.path}")
     print(f"kernels    {kernels}")
+    print(f"tuned      {sum(name.endswith(TUNED) for _, _, name in files)}")
     print(f"size       {_bytes(size)} of {_bytes(cache.limit)} ({100 * size / cache.limit:.1f} %)")
     if files:
         print(f"last used  {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(files[-1][0]))}")

@@ -11,9 +11,13 @@ import dataclasses
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
+
+
+def _tune() -> int:
+    return environment().tune
 
 
 @dataclass(frozen=True)
@@ -24,11 +28,15 @@ class Options:
     down.
     opt: an object with ``layout(roots)`` and ``lower(body, out)``, or None for the built-in schedules.
     batch_invariant: a row's bits do not depend on the rows beside it.  Not available yet: True is refused.
+    tune: how many schedules of each kernel are measured when a plan is first compiled; the fastest is kept on disk, and
+    other processes that tune take it from there.  0 (UOPC_TUNE says otherwise): none is, and none is read, so that the
+    code follows from the expression, the options and the machine alone.  Schedules may round differently.
     """
 
     fuse_reduce: bool | None = None
     opt: Any = None
     batch_invariant: bool = False
+    tune: int = field(default_factory=_tune)
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,7 @@ class Environment:
     debug: int
     verify: bool
     dump: str
+    tune: int
 
 
 def _integer(name: str, default: int | None, least: int = 0) -> int | None:
@@ -81,6 +90,7 @@ def environment() -> Environment:
         debug=_integer("DEBUG", 0) or 0,
         verify=os.environ.get("UOPC_VERIFY", "0") not in ("", "0"),
         dump=os.environ.get("UOPC_DUMP", ""),
+        tune=_integer("UOPC_TUNE", 0) or 0,
     )
 
 
@@ -92,13 +102,19 @@ _FIELDS = tuple(f.name for f in dataclasses.fields(Options))
 def options(**fields: Any) -> Iterator[None]:
     """Set fields of ``Options`` inside a ``with`` block, for this thread only; blocks nest, and inner ones win.
 
-    TypeError for a field that does not exist, NotImplementedError for a value that is not available yet.
+    TypeError for a field that does not exist or a value of another type, ValueError for a negative number,
+    NotImplementedError for a value that is not available yet.
     """
     unknown = sorted(set(fields) - set(_FIELDS))
     if unknown:
         raise TypeError(f"options() has no field {', '.join(unknown)}; accepted are {', '.join(_FIELDS)}")
     if fields.get("fuse_reduce") not in (None, False, True):
         raise TypeError(f"fuse_reduce={fields['fuse_reduce']!r}; accepted are None, False and True")
+    tune = fields.get("tune", 0)
+    if isinstance(tune, bool) or not isinstance(tune, int):
+        raise TypeError(f"tune={tune!r}; how many schedules of each kernel to measure, an int, is accepted")
+    if tune < 0:
+        raise ValueError(f"tune={tune}; 0 (measure nothing) and more are accepted")
     if fields.get("batch_invariant"):
         raise NotImplementedError(
             "batch_invariant=True is not available yet: how a reduction is cut depends on the axes beside it; "

@@ -92,6 +92,7 @@ def add_explain(command: Command) -> None:
     parser.add_argument("--d", type=int, default=64, help="columns of inputs (64)")
     parser.add_argument("--fuse-reduce", choices=("auto", "yes", "no"), default="auto", help="as uopc.options (auto)")
     parser.add_argument("--measure", action="store_true", help="run it, and say how long each kernel took")
+    parser.add_argument("--tune", type=int, metavar="N", help="measure N schedules of each kernel (UOPC_TUNE, or 0)")
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.add_argument("--html", metavar="FILE", help="write one file with graph, stages, C, roofline and threads")
 
@@ -110,7 +111,10 @@ def _explain(chosen: argparse.Namespace) -> int:
         print(wrong, file=sys.stderr)
         return 2
     fuse = {"auto": None, "yes": True, "no": False}[chosen.fuse_reduce]
-    with options(**({} if fuse is None else {"fuse_reduce": fuse})):
+    chosen_options: dict[str, Any] = {} if fuse is None else {"fuse_reduce": fuse}
+    if chosen.tune is not None:
+        chosen_options["tune"] = chosen.tune
+    with options(**chosen_options):
         if chosen.html:
             from uopc.inspect.page import page
 

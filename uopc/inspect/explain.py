@@ -30,6 +30,7 @@ from uopc.render_c import render_c
 from uopc.runtime import Memory
 from uopc.runtime.device import device
 from uopc.runtime.plan import Executable, compile_plan, normal
+from uopc.runtime.tune import Tuning, tuned
 from uopc.tensor import Tensor
 from uopc.uop import UOp, toposort
 
@@ -43,7 +44,8 @@ def explain(target: Any, *args: Any, measure: bool = False, **kwargs: Any) -> Re
 
     target: a Tensor; several in a list or tuple; a function of ``args`` and ``kwargs`` (arrays or Tensors) that returns
     such; or a loop program (a SINK).  Nothing is run; with ``measure`` each kernel is, on arrays of zeros where an
-    input has no memory.  TypeError for anything else.
+    input has no memory, and with ``options(tune=n)`` so are the schedules of kernels that nobody has measured yet.
+    TypeError for anything else.
     """
     options = current(Options(Tensor.fuse_reduce, Tensor.opt))
     if isinstance(target, UOp) and target.op is Ops.SINK:
@@ -89,9 +91,9 @@ def _roots(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[U
 def of_graph(graph: UOp, options: Options) -> Report:
     """The report of a numbered graph (a SINK of STAGEs)."""
     settings = Settings(options, device())
-    plan = plan_for(graph, options)
+    plan, tunings = tuned(plan_for(graph, options), options) if options.tune else (plan_for(graph, options), {})
     roof = roofline()
-    known = {kernel: kernel_report(kernel, settings, roof) for kernel in dict.fromkeys(plan.kernels)}
+    known = {k: kernel_report(k, settings, roof, tunings.get(k)) for k in dict.fromkeys(plan.kernels)}
     kernels = []
     for call, since in zip(plan.calls, _since(plan.calls, known)):
         report = known[call.kernel]
@@ -133,7 +135,7 @@ def _since(calls: list[Call], known: dict[Kernel, KernelReport]) -> list[dict[in
     return out[len(calls) :]
 
 
-def kernel_report(kernel: Kernel, settings: Settings, roof: Roofline) -> KernelReport:
+def kernel_report(kernel: Kernel, settings: Settings, roof: Roofline, tuning: Tuning | None = None) -> KernelReport:
     """One kernel, apart from its place in a plan."""
     done = work(kernel.linear, roof.vector_bytes)
     return KernelReport(
@@ -143,6 +145,7 @@ def kernel_report(kernel: Kernel, settings: Settings, roof: Roofline) -> KernelR
         work=done,
         reductions=reductions(kernel, settings),
         predicted=predict(done, kernel, roof),
+        tuning=tuning,
     )
 
 

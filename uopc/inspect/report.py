@@ -17,6 +17,7 @@ from uopc.options import Options
 
 if TYPE_CHECKING:
     from uopc.pipeline import Plan
+    from uopc.runtime.tune import Tuning
 
 # A reduction whose values are computed more often than this is worth a line of its own.
 WORTH_SAYING = 1.5
@@ -25,7 +26,7 @@ WORTH_SAYING = 1.5
 @dataclass(frozen=True)
 class KernelReport:
     """One kernel.  value: what it computes, as a formula.  writes, reads: buffers of the plan with their shapes.
-    seconds: measured, or None."""
+    seconds: measured, or None.  tuning: the schedules that were measured, with ``options(tune=n)``."""
 
     name: str
     value: str
@@ -33,6 +34,7 @@ class KernelReport:
     work: Work
     reductions: list[Reduction]
     predicted: Prediction
+    tuning: Tuning | None = None
     writes: list[str] = field(default_factory=list)
     reads: list[str] = field(default_factory=list)
     seconds: float | None = None
@@ -151,6 +153,7 @@ class Report:
         options: dict[str, Any] = {
             "fuse_reduce": self.options.fuse_reduce,
             "batch_invariant": self.options.batch_invariant,
+            "tune": self.options.tune,
         }
         options["opt"] = None if self.options.opt is None else type(self.options.opt).__name__
         return {
@@ -167,7 +170,7 @@ class Report:
 
     def sections(self) -> list[tuple[str, list[str], list[list[str]]]]:
         """Tables: a title, column heads, rows."""
-        return [s for s in (self._kernels(), self._reductions(), self._decisions()) if s[2]]
+        return [s for s in (self._kernels(), self._tunings(), self._reductions(), self._decisions()) if s[2]]
 
     def _kernels(self) -> tuple[str, list[str], list[list[str]]]:
         timed = self.measured is not None
@@ -185,6 +188,19 @@ class Report:
         took = f", measured {duration(self.measured)}" if self.measured is not None else ""
         bytes_ = "bytes by level of memory: read + written"
         return f"{total}, {temps}; predicted {duration(self.predicted)}{took}; {bytes_}", heads, rows
+
+    def _tunings(self) -> tuple[str, list[str], list[list[str]]]:
+        rows = []
+        for k in {k.name: k for k in self.kernels if k.tuning is not None}.values():
+            tuning = k.tuning
+            assert tuning is not None
+            usual = tuning.trials[0]
+            for n, t in sorted(enumerate(tuning.trials), key=lambda x: x[1].measured):
+                what = " and ".join(["the usual"] * (n == 0) + ["taken"] * (n == tuning.best))
+                speed = f"{usual.measured / t.measured:.2f}" if t.measured else "-"
+                rows.append([k.name, t.schedule, duration(t.predicted), duration(t.measured), speed, what])
+        heads = ["kernel", "schedule", "predicted", "measured", "speed", ""]
+        return "schedules that were measured", heads, rows
 
     def _reductions(self) -> tuple[str, list[str], list[list[str]]]:
         rows = [

@@ -22,6 +22,7 @@ except ImportError:
 FOLDER = "kernels"
 SUFFIX = ".so"
 NOTE = ".note"
+TUNED = ".tuned"  # a note of what measuring schedules gave
 ASIDE = ".tmp"
 LOCK = "lock"
 MAGIC = b"uopc-so1"
@@ -110,13 +111,14 @@ class DiskCache:
                 self._write(other + SUFFIX, image)
         return os.path.join(self.path, key + SUFFIX)
 
-    def note(self, key: str) -> bytes | None:
+    def note(self, key: str, kind: str = NOTE) -> bytes | None:
         """What was kept with `keep_note`, else None."""
-        return self._read(key + NOTE)
+        return self._read(key + kind)
 
-    def keep_note(self, key: str, data: bytes) -> None:
-        """Keep a few bytes that belong to no kernel alone: a plan, or what a compiler said of itself."""
-        self._write(key + NOTE, data)
+    def keep_note(self, key: str, data: bytes, kind: str = NOTE) -> None:
+        """Keep a few bytes that belong to no kernel alone: a plan, what a compiler said of itself, how schedules
+        fared."""
+        self._write(key + kind, data)
 
     def _write(self, name: str, image: bytes) -> bool:
         """Aside, then renamed.  False if that was not possible."""
@@ -186,7 +188,7 @@ class DiskCache:
             for entry in entries:
                 with suppress(OSError):
                     facts = entry.stat(follow_symlinks=False)
-                    if entry.name.endswith((SUFFIX, NOTE)):
+                    if entry.name.endswith((SUFFIX, NOTE, TUNED)):
                         found.append((facts.st_mtime, facts.st_size, entry.name))
                     elif entry.name.endswith(ASIDE) and now - facts.st_mtime > STALE_SECONDS:
                         self._remove(entry.name)

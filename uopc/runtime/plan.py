@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from uopc._hot.runtime import Library, Memory, NativePlan
+from uopc._hot.runtime import Library, Memory, NativePlan, get_num_threads
 from uopc.dtype import DType, by_name
 from uopc.ops import Level, Ops, ParamArg
 from uopc.options import Options, current, environment
@@ -89,7 +89,7 @@ def _line(name: str, work: Any, seconds: float, again: float | None) -> str:
 
 # ---------------------------------------------------------------------------------------------------- making plans --
 
-_executables: OrderedDict[tuple[UOp, Options], Executable] = OrderedDict()
+_executables: OrderedDict[tuple[UOp, Options, int], Executable] = OrderedDict()
 
 
 def compile_plan(plan: Plan, key: str | None = None) -> Executable:
@@ -188,7 +188,7 @@ def _numbered(number: int, dtype: DType, shape: tuple[int, ...]) -> UOp:
 
 def executable(graph: UOp, options: Options) -> Executable:
     """The executable of a numbered graph, made at its first use."""
-    key = (graph, options)
+    key = (graph, options, get_num_threads() if options.tune else 0)
     found = _executables.get(key)
     if found is not None:
         _executables.move_to_end(key)
@@ -200,7 +200,15 @@ def executable(graph: UOp, options: Options) -> Executable:
     if found is None:
         from uopc.pipeline import plan_for
 
-        found = compile_plan(plan_for(graph, options), name)
+        plan = plan_for(graph, options)
+        if options.tune:
+            from uopc.runtime.tune import tuned
+
+            plan, tunings = tuned(plan, options)
+            if env.debug >= 2:
+                for kernel, tuning in tunings.items():
+                    print(f"{kernel.name:24s} {tuning}")
+        found = compile_plan(plan, name)
     _executables[key] = found
     if len(_executables) > MAX_PLANS:
         _executables.popitem(last=False)

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from uopc._hot.runtime import get_num_threads
 from uopc.options import Options
 from uopc.runtime.cache import digest
 from uopc.runtime.device import device
@@ -54,10 +55,12 @@ def record_key(graph: UOp, options: Options, toolchain: str) -> str | None:
     """
     if options.opt is not None:
         return None
-    return digest(f"plan {VERSION}", repr(options), toolchain, _identity(), *_lines(graph))
+    if options.tune:  # measured with so many threads
+        toolchain += f" {get_num_threads()}"
+    return digest(f"plan {VERSION}", repr(options), toolchain, identity(), *graph_lines(graph))
 
 
-def _lines(graph: UOp) -> Iterable[str]:
+def graph_lines(graph: UOp) -> Iterable[str]:
     """The graph as text, one line a node, sources by number: equal for equal graphs, in any process."""
     numbers: dict[UOp, int] = {}
     for u in toposort(graph):
@@ -70,7 +73,7 @@ def _text(arg: Any) -> str:
 
 
 @lru_cache(maxsize=1)
-def _identity() -> str:
+def identity() -> str:
     """What a plan depends on besides graph and options: the machine, and the code of uopc."""
     package = os.path.dirname(os.path.dirname(__file__))
     facts = [repr(device()), device().identity]
