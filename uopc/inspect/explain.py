@@ -99,7 +99,7 @@ def of_graph(graph: UOp, options: Options) -> Report:
         report = known[call.kernel]
         writes, reads = _arguments(call, plan)
         predicted = predict(report.work, call.kernel, roof, since)
-        kernels.append(replace(report, predicted=predicted, writes=writes, reads=reads))
+        kernels.append(replace(report, predicted=predicted, value=_value_of(call, plan), writes=writes, reads=reads))
     temps = [(d.name, n, n * d.itemsize) for d, n in plan.temps]
     made = _decisions(cascade(graph, options.fuse_reduce), options)
     return Report(kernels, temps, made, _cascades(graph, options), roof, options, plan)
@@ -140,7 +140,7 @@ def kernel_report(kernel: Kernel, settings: Settings, roof: Roofline, tuning: Tu
     done = work(kernel.linear, roof.vector_bytes)
     return KernelReport(
         name=kernel.name,
-        value=_value_of(kernel),
+        value="",
         loops=loop_nest(kernel.linear),
         work=done,
         reductions=reductions(kernel, settings),
@@ -149,11 +149,16 @@ def kernel_report(kernel: Kernel, settings: Settings, roof: Roofline, tuning: Tu
     )
 
 
-def _value_of(kernel: Kernel) -> str:
-    stores = [u for u in kernel.root.src if u.op is Ops.STORE]
+def _value_of(call: Call, plan: Plan) -> str:
+    """What a call computes, of the plan's buffers."""
+
+    def name(u: UOp) -> str | None:
+        return plan.buffer_name(call.buffers[u.arg.slot][0]) if u.op is Ops.BUFFER else _cascade_names(u)
+
+    stores = [u for u in call.kernel.root.src if u.op is Ops.STORE]
     # stores to one buffer are its parts, side by side: the first stands for all
-    shown = stores if kernel.outs > 1 else stores[:1]
-    return "; ".join(formula(s.src[1], _cascade_names) for s in shown)
+    shown = stores if call.kernel.outs > 1 else stores[:1]
+    return "; ".join(formula(s.src[1], name) for s in shown)
 
 
 def _cascade_names(u: UOp) -> str | None:

@@ -158,7 +158,9 @@ def work(linear: UOp, vector_bytes: int) -> Work:
             if place.op is Ops.INDEX and place.src[1] in unforeseen:
                 places, width = place.src[1].dtype.count, value.dtype.itemsize
                 argument.lines += n * (places if places > 1 else -(-width // LINE))
-        elif u.op is Ops.HREDUCE or (u.op in ALU and u.dtype.scalar() is not dtypes.index and u not in fused):
+        elif u.op in (Ops.HREDUCE, Ops.SHUFFLE) or (
+            u.op in ALU and u.dtype.scalar() is not dtypes.index and u not in fused
+        ):
             constant = any(s.op is Ops.CONST for s in u.src)  # of a maximum: no NaN, and one instruction
             each = n * (1.0 if constant else _SLOW.get(u.op, 1.0)) * _registers(u, vector_bytes)
             body.operations += each
