@@ -9,7 +9,8 @@ import pytest
 
 import uopc
 from uopc import Tensor
-from uopc.count import products
+from uopc.count import memory_of, products
+from uopc.count import times as runs
 from uopc.ops import Ops
 from uopc.pipeline import Plan, make_plan
 from uopc.uop import toposort
@@ -123,3 +124,19 @@ def test_one_query_needs_no_copy_of_the_keys():
     q, k, v = arrays(1, 4096, lead=(4,))
     p = plan((q @ k.mT * 0.125).softmax(-1) @ v)
     assert all(size <= 4096 * 4 for _, size in p.temps)
+
+
+@pytest.mark.parametrize("k", [500, 1000, 1100])
+def test_a_product_reads_the_operand_that_rows_share_once_a_block_of_rows(k):
+    """Also where the reduction runs in parts, and where a few products are left over."""
+    rows, n = 1000, 1030
+    x, w = (Tensor(np.ones(shape, np.float32)) for shape in ((rows, k), (k, n)))
+    (kernel,) = plan(x @ w).kernels
+    loads = sum(
+        times * u.dtype.count
+        for u, times in runs(kernel.linear).items()
+        if u.op is Ops.LOAD and memory_of(u.src[0]).op is Ops.BUFFER and memory_of(u.src[0]).arg.slot == 2
+    )
+    blocks = -(-rows // 192)
+    # tiles at the edges overlap, and what is left over of k is read by each row
+    assert loads <= 1.1 * (blocks * k * n + rows * (k % 3) * n)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from uopc.ops import ALU, AxisType, Ops, Tile
 from uopc.rangeify import Ctx, Opts, rangeify
 from uopc.uop import UOp, toposort
@@ -46,6 +48,17 @@ def shared_parts(x: UOp, rows: int, view: View) -> list[UOp]:
         elif u.op in ALU:
             stack += u.src
     return list(out)
+
+
+def beneath(x: UOp, move: Callable[[UOp], UOp]) -> UOp:
+    """``move(x)`` with the movement beneath the elementwise operations, where ``shared_parts`` finds operands."""
+    made: dict[UOp, UOp] = {}
+    for u in toposort(x):
+        if u.shape == x.shape and u.op in ALU:
+            made[u] = u.replace(src=tuple(made[s] for s in u.src))
+        else:
+            made[u] = move(u) if u.shape == x.shape else u
+    return made[x]
 
 
 def packed(u: UOp, lanes: int, width: int, opts: Opts, view: View) -> UOp:

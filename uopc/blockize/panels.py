@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from uopc.blockize.operands import View, packed, reduction_of, shared_parts, stretch
+from uopc.blockize.operands import View, beneath, packed, reduction_of, shared_parts, stretch
 from uopc.cost import Candidate, Cost
 from uopc.ops import KernelInfo, Ops, ReduceArg, Tile
 from uopc.rangeify import Opts
@@ -91,18 +91,19 @@ def _block(root: UOp, site: Site, most_rows: int = BLOCK_ROWS, most_steps: int =
     if counts == 1:
         new = reduce.replace(src=(_with_tiles(x, site, width, opts),))
     else:
-        main = stretch(x, len(x.shape) - 1, 0, counts * each)
-        split = UOp(Ops.RESHAPE, (main,), (*x.shape[:-1], counts, each))
-        last = len(x.shape)
-        partial = UOp(Ops.REDUCE, (_with_tiles(split, site, width, opts),), ReduceArg(op, (last,)))
+        last = len(x.shape) - 1
+
+        def in_parts(u: UOp) -> UOp:
+            return UOp(Ops.RESHAPE, (stretch(u, last, 0, counts * each),), (*u.shape[:-1], counts, each))
+
+        split = beneath(x, in_parts)
+        partial = UOp(Ops.REDUCE, (_with_tiles(split, site, width, opts),), ReduceArg(op, (last + 1,)))
         extents = tuple(rows if a == site.rows else width if a == site.lanes else 1 for a in range(len(body.shape)))
         inner = Opts({site.rows: tile, site.lanes: width}, vector=site.lanes, lanes=opts.lanes)
-        total = UOp(Ops.REDUCE, (partial,), ReduceArg(op, (last - 1,)))
+        total = UOp(Ops.REDUCE, (partial,), ReduceArg(op, (last,)))
         new = UOp(Ops.STAGE, (total,), Tile(extents, inner, accumulate=True))
         if counts * each < size:
-            new = new.alu(
-                op, UOp(Ops.REDUCE, (stretch(x, len(x.shape) - 1, counts * each, size),), ReduceArg(op, (last - 1,)))
-            )
+            new = new.alu(op, UOp(Ops.REDUCE, (stretch(x, last, counts * each, size),), ReduceArg(op, (last,))))
         blocked = replace(blocked, upcast={site.lanes: width})
     store = root.src[0].replace(src=(root.src[0].src[0], body.substitute({reduce: new})))
     return root.replace(src=(store,), arg=KernelInfo(root.arg.name, blocked))

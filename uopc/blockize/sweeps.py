@@ -28,8 +28,8 @@ VECTORS = 4
 # The tile's share of the first-level cache, what is read from memory having the rest.
 TILE_SHARE = 0.5
 OTHER_SHARES = (0.25,)
-# Blocks for the threads to share.
-LEAST_BLOCKS = 4
+# Columns of a block, below which a row of it is too short a run of memory: fewer blocks than cores are better then.
+LEAST_COLUMNS = 256
 # Other output axes of at most so many elements stand in the tile whole.
 MAX_REUSING = 32
 
@@ -53,11 +53,13 @@ def _reused(x: UOp, axis: int) -> bool:
     return bool(parts)
 
 
-def _columns(size: int, rows: int, lanes: int, itemsize: int, share: float, machine: Device) -> int:
-    """Columns of a block: what the tile's share of the cache holds, and enough blocks to share; 0: too few."""
+def _columns(size: int, rows: int, lanes: int, itemsize: int, share: float, machine: Device, others: int) -> int:
+    """Columns of a block: what the tile's share of the cache holds, and a block for each core, where the ``others``
+    blocks along other axes are fewer; 0: too few.  Sums do not depend on it."""
     step = lanes * VECTORS
     fits = int(machine.l1d * share) // (itemsize * rows)
-    return min(fits, -(-size // LEAST_BLOCKS)) // step * step
+    shared = max(-(-size * others // machine.cores), LEAST_COLUMNS)
+    return min(fits, shared, size) // step * step
 
 
 def sweeps(root: UOp, machine: Device, at_once: int = 0, share: float = TILE_SHARE) -> UOp | None:
@@ -75,7 +77,8 @@ def sweeps(root: UOp, machine: Device, at_once: int = 0, share: float = TILE_SHA
     others = [a for a, n in enumerate(body.shape) if a != opts.vector and n > 1]
     held = [a for a in others if body.shape[a] <= MAX_REUSING and a == others[-1]]
     rows = math.prod(body.shape[a] for a in held)
-    columns = _columns(body.shape[opts.vector], rows, opts.lanes, max(x.dtype.itemsize, 4), share, machine)
+    itemsize, elsewhere = max(x.dtype.itemsize, 4), math.prod(body.shape[a] for a in others if a not in held)
+    columns = _columns(body.shape[opts.vector], rows, opts.lanes, itemsize, share, machine, elsewhere)
     at_once = at_once or (ROWS_AT_ONCE_REUSED if held else ROWS_AT_ONCE)
     if columns < opts.lanes * VECTORS or x.shape[axis] < 4 * at_once:
         return None
