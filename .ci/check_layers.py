@@ -86,7 +86,17 @@ LAYERS = (
         (
             *(
                 f"uopc.blockize.{name}"
-                for name in ("conditions", "limits", "operands", "sizes", "cascade_cost", "panels", "rows", "sweeps")
+                for name in (
+                    "conditions",
+                    "limits",
+                    "operands",
+                    "dots",
+                    "sizes",
+                    "cascade_cost",
+                    "panels",
+                    "rows",
+                    "sweeps",
+                )
             ),
             "uopc.blockize.cascades",
         ),

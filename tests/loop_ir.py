@@ -87,7 +87,7 @@ def _access(u: UOp) -> str:
     cell = "cell" if memory.arg.shape in ((), (1,)) else "tile"
     name = f"d{memory.arg.slot}" if memory.op is Ops.BUFFER else cell
     width = max(u.src[0].dtype.count, u.src[0].src[1].dtype.count)
-    return f"{u.op.name.lower()} {name} {memory.dtype.scalar().name}{f'x{width}' if width > 1 else ''}"
+    return f"{u.op.name.lower()} {name} {u.src[0].dtype.scalar().name}{f'x{width}' if width > 1 else ''}"
 
 
 __all__ = [

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,20 @@ from loop_ir import skeleton, to_linear
 from uopc import Tensor, pipeline
 from uopc.pipeline import Kernel, make_plan
 from uopc.render_c import render_c
+from uopc.runtime.device import Device
 
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Kernels for ``MACHINE``, and none that was made for another."""
-    monkeypatch.setattr(pipeline, "device", lambda: MACHINE)
-    monkeypatch.setattr(pipeline, "_kernels", {})
+    use(MACHINE, monkeypatch)
     yield
+
+
+def use(machine: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on kernels are made for this machine."""
+    monkeypatch.setattr(pipeline, "device", lambda: machine)
+    monkeypatch.setattr(pipeline, "_kernels", {})
 
 
 def array(*shape: int) -> Tensor:
@@ -72,6 +79,15 @@ def test_skeletons(name: str, golden: Callable[[str, str], None]) -> None:
 def test_sources(name: str, golden: Callable[[str, str], None]) -> None:
     """What a reader of DEBUG=4 sees."""
     golden(f"c/{name}.c", "\n".join(kernel.source for kernel in kernels(name)))
+
+
+def test_dot_products_of_bfloat16(golden: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the same machine with an instruction for them."""
+    use(replace(MACHINE, has_bf16_dot=True), monkeypatch)
+    a, b = (array(*shape).cast("bfloat16").realize() for shape in ((64, 128), (128, 96)))
+    (kernel,) = make_plan([(a @ b).uop]).kernels
+    golden("skeletons/matmul_bfloat16.txt", f"{kernel.name}\n{skeleton(kernel.linear)}")
+    golden("c/matmul_bfloat16.c", kernel.source)
 
 
 def test_source_of_a_program_by_hand(golden: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> None:

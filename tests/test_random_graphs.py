@@ -166,4 +166,5 @@ def test_failures_are_reduced():
 def test_builder_makes_every_operation():
     made = {u.op for seed in range(1500) for root in graph_of(seed) for u in root.toposort()}
     wanted = {op for op, row in TABLE.items() if row.stages & Stage.TENSOR and row.kind is not Kind.STRUCTURE}
-    assert wanted <= made, wanted - made
+    by_passes = {Ops.LDEXP, Ops.LOOKUP, Ops.PAIR, Ops.DOT2}  # no Tensor makes them
+    assert wanted - by_passes <= made, wanted - by_passes - made

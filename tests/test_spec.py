@@ -57,6 +57,12 @@ END = STORE.end(i)
 LIST = (OUT, A, i, ADDRESS, A.index(i), LOAD, STORE, END)
 LANES = UOp(Ops.INDEX, (A, i), None, F.vec(4))
 
+
+def of_type(memory: UOp, dtype: dtypes) -> UOp:
+    """A loop that reads a memory as another type than its own."""
+    return sink(OUT.index(i).store(UOp(Ops.INDEX, (memory, i), None, dtype).load().cast(F)).end(i))
+
+
 LEGAL = [
     ("elementwise", sink(STORE.end(i)), Stage.LOOP | Stage.REGISTER),
     ("accumulator", dot(), Stage.LOOP | Stage.REGISTER),
@@ -67,6 +73,7 @@ LEGAL = [
     ("gate", sink(ADDRESS.store(A.index(i).load(gate=i < 3), gate=i < 4).end(i)), Stage.LOOP | Stage.REGISTER),
     ("vector", sink(UOp(Ops.INDEX, (OUT, i), None, F.vec(4)).store(LANES.load()).end(i)), Stage.LOOP | Stage.REGISTER),
     ("vector of one", sink(UOp(Ops.INDEX, (OUT, i), None, F.vec(4)).store(1.0).end(i)), Stage.LOOP | Stage.REGISTER),
+    ("words", of_type(buffer(1, dtypes.bfloat16), dtypes.uint32), Stage.LOOP | Stage.REGISTER),
     ("empty", sink(), Stage.TENSOR | Stage.LOOP | Stage.REGISTER),
     ("tensor", sink(UOp(Ops.RESHAPE, (tensor(),), (16,))), Stage.TENSOR),
     ("tensor reduce", UOp(Ops.REDUCE, (tensor(),), ReduceArg(Ops.ADD, (1,))), Stage.TENSOR),
@@ -157,6 +164,8 @@ BROKEN = [
         "an INDEX of",
     ),
     (5, "index by a float", sink(OUT.index(ONE).store(1.0)), Stage.LOOP, "at dtypes.float32"),
+    (5, "half a word", of_type(A, dtypes.bfloat16), Stage.LOOP, "an INDEX of dtypes.bfloat16 in"),
+    (5, "a word of a tile", of_type(alloc(0, dtypes.bfloat16), F), Stage.LOOP, "an INDEX of dtypes.float32 in"),
     (5, "load of a buffer", sink(OUT.index(i).store(UOp(Ops.LOAD, (A,))).end(i)), Stage.LOOP, "Ops.LOAD of"),
     (6, "type", sink(UOp(Ops.STORE, (ADDRESS, UOp.const(1, dtypes.int32))).end(i)), Stage.LOOP, "is stored to"),
     (6, "lanes", sink(UOp(Ops.STORE, (ADDRESS, LANES.load())).end(i)), Stage.LOOP, "is stored to"),

@@ -29,7 +29,8 @@ _EVALUATE: dict[Ops, Any] = {
 
 @dataclass(frozen=True)
 class Work:
-    """flops: float operations (an FMA is two), moved: bytes of the arguments, each counted once, loads: elements."""
+    """flops: float operations (an FMA is two, a DOT2 four), moved: bytes of the arguments, each counted once, loads:
+    elements."""
 
     flops: int
     moved: int
@@ -139,7 +140,7 @@ def count(linear: UOp) -> Work:
                 buffers[memory] = None
                 loads += n * u.dtype.count if u.op is Ops.LOAD else 0
         elif u.op in ALU and u.op not in COMPARE and u.op not in (Ops.CAST, Ops.BITCAST, Ops.WHERE):
-            flops += n * u.dtype.count if u.dtype.is_float else 0
+            flops += n * u.dtype.count * (4 if u.op is Ops.DOT2 else 1) if u.dtype.is_float else 0
         elif u.op is Ops.HREDUCE and u.dtype is not dtypes.index:
             flops += n * (u.src[0].dtype.count - 1)
     moved = sum(b.dtype.itemsize * math.prod(b.arg.shape) for b in buffers)

@@ -117,8 +117,10 @@ class Ops(IntEnum, metaclass=_Members):
     XOR = auto()
     SHL = auto()
     SHR = auto()
+    PAIR = auto()
     # three operands
     WHERE = auto()
+    DOT2 = auto()
 
 
 class AxisType(IntEnum, metaclass=_Members):
@@ -277,6 +279,8 @@ class DTypeRule(IntEnum):
     BOOL = 6  # sources agree, the result is bool
     SELECT = 7  # bool, then two that agree
     LOAD = 8  # as given; else the first source's, as wide as its index is
+    WORD = 9  # sources agree, bfloat16 or float32; the result is uint32
+    DOT = 10  # two uint32, then a float: its type, as wide as the widest
 
 
 class Flags(Flag):
@@ -424,7 +428,13 @@ TABLE: dict[Ops, OpInfo] = {
     Ops.SHR: _binary(
         Flags.INT_ONLY
     ),  # arithmetic for signed types; by the width or more: 0, or -1 where the value is negative
+    # Two values as bfloat16, the first in the lower half of a word.  float32 is rounded to nearest even; what is below
+    # its normal numbers may become 0.
+    Ops.PAIR: OpInfo((2, 2), DTypeRule.WORD, Kind.ALU, Stage.ALL),
     Ops.WHERE: OpInfo((3, 3), DTypeRule.SELECT, Kind.ALU, Stage.ALL),
+    # PAIRs a and b and a sum c: c + a.high * b.high, then that + a.low * b.low, each rounded to float32.  Operands and
+    # sums below its normal numbers may count as 0.
+    Ops.DOT2: OpInfo((3, 3), DTypeRule.DOT, Kind.ALU, Stage.ALL),
 }
 assert set(TABLE) == set(Ops)
 

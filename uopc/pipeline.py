@@ -29,6 +29,7 @@ from uopc.opt.expand import expand
 from uopc.opt.layout import layout_pass
 from uopc.opt.schedule import schedule, schedules
 from uopc.opt.transpose import transpose
+from uopc.opt.words import words
 from uopc.options import Options, current, environment
 from uopc.rangeify import Ctx, Opts, lower_stores
 from uopc.render_c import render_c
@@ -98,6 +99,7 @@ KERNEL_STAGES = (
 )
 LOOP_STAGES = (
     Step("simplify", lambda g, s: simplify(g), Stage.LOOP),
+    Step("words", lambda g, s: words(g), Stage.LOOP),
     Step("expand", lambda g, s: expand(g), Stage.LOOP),
     Step("transpose", lambda g, s: transpose(g), Stage.LOOP),
     Step("accumulate", lambda g, s: accumulate(g), Stage.REGISTER),

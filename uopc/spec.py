@@ -18,7 +18,8 @@ INVARIANTS = {
     2: "a CONST's argument is a value of its dtype, or one for each lane",
     3: "a REDUCE's op is associative and commutative by the op table",
     4: "a gate is a bool with one lane, or with as many as are accessed",
-    5: "an INDEX points into a BUFFER or ALLOC (or one AFTER something) at an integer; LOAD and STORE access an INDEX",
+    5: "an INDEX points into a BUFFER or ALLOC (or one AFTER something) at an integer, and is of the memory's type or, "
+    "of a BUFFER, of a word of several elements; LOAD and STORE access an INDEX",
     6: "a STORE's value and its INDEX have one element type, and as many lanes (or the value has one)",
     7: "END and a loop's REDUCE close RANGEs, and an END stands around a STORE, an END or a SINK of such",
     8: "no two RANGEs have the same id",
@@ -126,6 +127,9 @@ def _end(u: UOp) -> Fault | None:
 def _index(u: UOp) -> Fault | None:
     if _memory(u).op not in (Ops.BUFFER, Ops.ALLOC) or not u.src[1].dtype.is_int:
         return 5, u, f"an INDEX of {_memory(u)!r} at {u.src[1].dtype!r}"
+    element, memory = u.dtype.scalar(), u.src[0].dtype.scalar()
+    if element is not memory and (_memory(u).op is not Ops.BUFFER or element.itemsize % memory.itemsize):
+        return 5, u, f"an INDEX of {element!r} in {_memory(u)!r}"
     return None
 
 

@@ -55,7 +55,7 @@ def _body(name: str) -> str:
     if name == "fma":
         step = "a{0} = a{0} * y + x;"
     elif name == "fma bfloat16":
-        if not (device().has_bf16_dot and x86 and size == 64):
+        if not (device().has_bf16_dot and size == 64):
             raise Skip("this processor has no bfloat16 dot product that the probe knows")
         step = "a{0} = (vec)_mm512_dpbf16_ps((__m512)a{0}, (__m512bh)x, (__m512bh)y);"
     else:

@@ -13,6 +13,7 @@ kernel is for.
 from __future__ import annotations
 
 from uopc.blockize.cascades import cascade_blocks, cascade_candidates
+from uopc.blockize.dots import dots
 from uopc.blockize.panels import panel_candidates, panels
 from uopc.blockize.rows import row_candidates, rows
 from uopc.blockize.sweeps import sweep_candidates, sweeps
@@ -26,7 +27,11 @@ def blockize(root: UOp, machine: Device) -> UOp:
     """The kernel ``root`` (a SINK), in blocks where they pay."""
     if any(u.op is Ops.CASCADE for u in toposort(root)):
         return cascade_blocks(root, machine)
-    return rows(root, machine) or panels(root, machine) or sweeps(root, machine) or root
+    kept = rows(root, machine)
+    if kept is not None:
+        return kept
+    root = dots(root, machine)
+    return panels(root, machine) or sweeps(root, machine) or root
 
 
 def block_candidates(plain: Candidate, machine: Device) -> list[Candidate]:
@@ -34,5 +39,8 @@ def block_candidates(plain: Candidate, machine: Device) -> list[Candidate]:
     or not."""
     if any(u.op is Ops.CASCADE for u in toposort(plain.root)):
         return cascade_candidates(plain, machine)
-    blocked = row_candidates(plain, machine) or panel_candidates(plain, machine) or sweep_candidates(plain, machine)
-    return [plain, *blocked]
+    kept = row_candidates(plain, machine)
+    if kept:
+        return [plain, *kept]
+    plain = plain._replace(root=dots(plain.root, machine))
+    return [plain, *(panel_candidates(plain, machine) or sweep_candidates(plain, machine))]

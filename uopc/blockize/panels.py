@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from uopc.blockize.operands import View, beneath, packed, reduction_of, shared_parts, stretch
 from uopc.cost import Candidate, Cost
-from uopc.ops import KernelInfo, Ops, ReduceArg, Tile
+from uopc.ops import ALU, KernelInfo, Ops, ReduceArg, Tile
 from uopc.rangeify import Opts
 from uopc.runtime.device import Device
 from uopc.uop import UOp
@@ -66,7 +66,9 @@ def _site(root: UOp, machine: Device) -> Site | None:
     paying = [
         u
         for u in shared
-        if size[u] > machine.l2 // 2 or (view.step(u, along) % ALIASING_STEP == 0 and size[u] > machine.l1d)
+        if u.op in ALU  # computed once, and not by every register tile
+        or size[u] > machine.l2 // 2
+        or (view.step(u, along) % ALIASING_STEP == 0 and size[u] > machine.l1d)
     ]
     return Site(reduce, rows, opts.vector, size, paying) if shared else None
 
@@ -150,7 +152,7 @@ def _cost(plain: Candidate, site: Site, most_rows: int, most_steps: int, machine
     body = plain.root.src[0].src[1]
     length, columns, rows = site.reduce.src[0].shape[-1], body.shape[site.lanes], body.shape[site.rows]
     width, tile = opts.upcast_of(site.lanes), opts.upcast_of(site.rows)
-    lanes, itemsize = opts.lanes, site.reduce.dtype.itemsize
+    lanes, itemsize = opts.lanes, max(u.dtype.itemsize for u in site.shared)
     steps = -(-length // -(-length // most_steps))
     block = _even(rows, most_rows, tile)
     blocks = -(-rows // block)

@@ -7,8 +7,8 @@ Out: the same graph in which these ALU ops remain, lane by lane, and no others (
     integers, index    ADD MUL MAX MIN CMP* AND OR XOR WHERE CAST BITCAST
                        SHL SHR where the bounds of the amount prove it in range
                        IDIV MOD where the bounds of both prove that C's / and % are right
-    float32            ADD MUL DIV MAX MIN CMP* WHERE CAST BITCAST SQRT LDEXP, and LOOKUP of an int32
-    float64            the same without the last two, and EXP EXP2 EXPM1 LOG LOG2 LOG1P SIN COS TAN TANH ERF POW FMOD:
+    float32            ADD MUL DIV MAX MIN CMP* WHERE CAST BITCAST SQRT LDEXP PAIR DOT2, and LOOKUP of an int32
+    float64            the same without the last four, and EXP EXP2 EXPM1 LOG LOG2 LOG1P SIN COS TAN TANH ERF POW FMOD:
                        calls of libm
     float16            CAST from and to float32, BITCAST
     bfloat16           BITCAST from and to uint16
@@ -79,6 +79,8 @@ def legal_after(u: UOp) -> bool:
     operand = u.src[-1].dtype
     if operand.is_half:
         return False
+    if u.op in (Ops.PAIR, Ops.DOT2):
+        return True
     if u.op is Ops.WHERE:
         return True
     if operand.is_bool:

@@ -26,7 +26,7 @@ def widen(half: UOp) -> UOp:
     """A value of a half type in float32; exact."""
     if half.dtype.scalar() is dtypes.float16:
         return half.cast(dtypes.float32)
-    return from_bits(half.bitcast(dtypes.uint16).cast(dtypes.uint32) << 16)
+    return from_bits(_word(half) << 16)
 
 
 def narrow(x: UOp, target: DType) -> UOp:
@@ -56,6 +56,11 @@ def _widened_from(x: UOp) -> UOp | None:
             return None
         half = half.src[0]
     return half if half.dtype.scalar() is dtypes.bfloat16 else None
+
+
+def _word(half: UOp) -> UOp:
+    """The bits of a bfloat16 in the lower half of a word."""
+    return half.bitcast(dtypes.uint16).cast(dtypes.uint32)
 
 
 def _bfloat16_bits(x: UOp) -> UOp:
@@ -99,6 +104,9 @@ def _over_float32(old: UOp, u: UOp) -> UOp:
         return widen(u)
     if u.op is Ops.CAST and half:
         return widen(narrow(u.src[0], u.dtype))
+    if u.op is Ops.PAIR:
+        low, high = (_widened_from(s) for s in u.src)
+        return u if low is None or high is None else _word(low) | (_word(high) << 16)
     if u.op is Ops.BITCAST:
         source = narrow(u.src[0], old.src[0].dtype) if old.src[0].dtype.is_half else u.src[0]
         return widen(source.bitcast(u.dtype)) if half else source.bitcast(u.dtype)
@@ -109,7 +117,7 @@ def _concerns_halves(u: UOp, addressed: set[UOp]) -> bool:
     """Whether a half type is made, read or written here.  A BUFFER is a value only where nothing takes its address."""
     if u.op is Ops.STORE:
         return u.src[0].dtype.is_half
-    if u.op is Ops.BITCAST and u.src[0].dtype.is_half:
+    if u.op in (Ops.BITCAST, Ops.PAIR) and u.src[0].dtype.is_half:
         return True
     return u.dtype.is_half and (u.op in MAKES or (u.op is Ops.BUFFER and u not in addressed))
 

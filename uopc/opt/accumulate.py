@@ -28,10 +28,18 @@ def _one_loop(group: list[UOp], slot: int) -> list[UOp]:
         first = cell.after(*outside) if outside else cell
         start = first.index(0).store(UOp.const(identity(u.arg.op, u.dtype), u.dtype.scalar()))
         place = cell.after(start, *loops).index(0)
-        updates.append(place.store(place.load().alu(u.arg.op, u.src[0])))
+        updates.append(place.store(_combined(place.load(), u.arg.op, u.src[0])))
         cells.append(cell)
     done = (updates[0] if len(updates) == 1 else sink(*updates)).end(*loops)
     return [cell.after(done).index(0).load() for cell in cells]
+
+
+def _combined(total: UOp, op: Ops, value: UOp) -> UOp:
+    """``total`` and ``value``; a dot product that begins at 0 begins at the total instead, which is one addition
+    less."""
+    if op is Ops.ADD and value.op is Ops.DOT2 and value.src[2].op is Ops.CONST and value.src[2].arg == 0:
+        return value.replace(src=(*value.src[:2], total))
+    return total.alu(op, value)
 
 
 def _refuse(first: UOp, second: UOp) -> None:

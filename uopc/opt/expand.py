@@ -49,7 +49,7 @@ def _vector_index(u: UOp, r: UOp, lanes: int, new: UOp) -> UOp:
     if straight is None:
         return new
     base, step = straight
-    if step == 1:
+    if step * u.src[0].dtype.scalar().itemsize == u.dtype.itemsize:  # a word has several addresses
         return UOp(Ops.INDEX, (new.src[0], base), None, u.dtype.vec(lanes))
     return UOp(Ops.INDEX, (new.src[0], base + _iota(lanes, step)), None, u.dtype)
 

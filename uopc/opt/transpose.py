@@ -10,6 +10,8 @@ Reads no address that was not read, and writes none that was not written.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from uopc._hot.graph import of_ops
 from uopc._hot.simplify import Simplifier
 from uopc.ops import Ops
@@ -18,8 +20,16 @@ from uopc.uop import UOp, dtypes, toposort
 # Fewer lanes than this are not worth it.
 LEAST_LANES = 4
 
-# An access by what its neighbours share with it: the memory, the address without its constant, the step, and the lanes.
-Place = tuple[UOp, UOp, int, int]
+
+class Place(NamedTuple):
+    """An access by what its neighbours share with it: the memory, the address without its constant, the step, the
+    lanes, and how many elements of the memory one lane is."""
+
+    memory: UOp
+    base: UOp
+    step: int
+    lanes: int
+    unit: int
 
 
 def _scattered(root: UOp, op: Ops) -> list[UOp]:
@@ -43,9 +53,10 @@ def _place(access: UOp, simplifier: Simplifier) -> tuple[Place, int] | None:
     if steps.op is not Ops.CONST or not isinstance(steps.arg, tuple) or base.dtype.count > 1:
         return None
     first, step = steps.arg[0], steps.arg[1] - steps.arg[0]
-    if steps.arg != tuple(first + step * i for i in range(lanes)) or step < lanes:
+    unit = index.dtype.itemsize // index.src[0].dtype.scalar().itemsize
+    if steps.arg != tuple(first + step * i for i in range(lanes)) or step < lanes * unit:
         return None
-    return (index.src[0], base, step, lanes), ahead + first
+    return Place(index.src[0], base, step, lanes, unit), ahead + first
 
 
 def _squares(accesses: list[UOp], simplifier: Simplifier) -> list[tuple[Place, int, list[UOp]]]:
@@ -58,10 +69,10 @@ def _squares(accesses: list[UOp], simplifier: Simplifier) -> list[tuple[Place, i
             rows.setdefault(found[0], {})[found[1]] = u
     out = []
     for place, at in rows.items():
-        lanes, todo = place[3], sorted(at)
+        todo = sorted(at)
         while todo:
             first = todo[0]
-            square = range(first, first + lanes)
+            square = range(first, first + place.lanes * place.unit, place.unit)
             if all(k in at for k in square) and set(square) <= set(todo):
                 out.append((place, first, [at[k] for k in square]))
                 todo = [k for k in todo if k not in square]
@@ -72,8 +83,7 @@ def _squares(accesses: list[UOp], simplifier: Simplifier) -> list[tuple[Place, i
 
 def _row(place: Place, first: int, k: int, element: UOp) -> UOp:
     """The INDEX of row ``k`` of a square: consecutive elements."""
-    memory, base, step, lanes = place
-    return UOp(Ops.INDEX, (memory, base + (first + k * step)), None, element.dtype.vec(lanes))
+    return UOp(Ops.INDEX, (place.memory, place.base + (first + k * place.step)), None, element.dtype.vec(place.lanes))
 
 
 def _transposed(rows: list[UOp]) -> list[UOp]:
@@ -100,7 +110,7 @@ def transpose(root: UOp) -> UOp:
     stores = _scattered(root, Ops.STORE)
     written: dict[UOp, UOp] = {}
     for place, first, square in _squares(stores, simplifier):
-        if all(s.src[1].dtype.count == place[3] for s in square):
+        if all(s.src[1].dtype.count == place.lanes for s in square):
             columns = _transposed([s.src[1] for s in square])
             written.update((s, _row(place, first, k, s.src[0]).store(columns[k])) for k, s in enumerate(square))
     return root.substitute(written) if written else root

@@ -15,7 +15,7 @@ from uopc.ops import COMPARE, Ops
 from uopc.render_c import functions
 from uopc.render_c.functions import INFIX, LIBM, ON_MASKS
 from uopc.render_c.types import SIGNED, Declarations, literal
-from uopc.uop import UOp
+from uopc.uop import UOp, dtypes
 
 
 def _is_zero(u: UOp) -> bool:
@@ -115,6 +115,19 @@ class Expressions(Texts):
         if u.dtype.count == 1:
             return Code(f"{table}[{infix('&', index, Code('15')).text}]")
         return call(self.unit.once(functions.lookup, u.dtype), Code(table), index)
+
+    def pair(self, u: UOp) -> Code:
+        """Two float32 rounded to the halves of a word."""
+        count = u.dtype.count
+        return call(self.unit.once(functions.pair, dtypes.float32.vec(count)), *(self.spread(s, count) for s in u.src))
+
+    def dot2(self, u: UOp) -> Code:
+        """A dot product of words, and what it is added to."""
+        return call(self.unit.once(functions.dot2, u.dtype), *(self.spread(s, u.dtype.count) for s in u.src))
+
+    def spread(self, u: UOp, count: int) -> Code:
+        """A scalar, or a vector of ``count`` lanes."""
+        return self.operand(u) if count == 1 else self.vector(u, count)
 
     # -- scalars
 
@@ -239,6 +252,8 @@ ON_ANY: dict[Ops, Rule] = {
     Ops.SHUFFLE: Expressions.shuffle,
     Ops.LDEXP: Expressions.ldexp,
     Ops.LOOKUP: Expressions.lookup,
+    Ops.PAIR: Expressions.pair,
+    Ops.DOT2: Expressions.dot2,
     Ops.LOAD: lambda self, u: self.load(u),
 }
 ON_SCALARS: dict[Ops, Rule] = {

@@ -29,6 +29,9 @@ ON_MASKS = {Ops.MAX: Ops.OR, Ops.ADD: Ops.OR, Ops.MIN: Ops.AND, Ops.MUL: Ops.AND
 
 # What a macro of the compiler says that the machine has, by the bytes of the vector.
 HAS_VECTORS = {16: "__AVX__ && __F16C__", 32: "__AVX__ && __F16C__", 64: "__AVX512F__"}
+# The same of conversion to bfloat16 and dot products of it, and by how many words.
+HAS_BF16 = "__AVX512BF16__ && __AVX512VL__"
+BF16_LANES = (4, 8, 16)
 
 
 def shuffle(unit: Declarations, order: tuple[int, ...], dtype: DType) -> str:
@@ -174,7 +177,7 @@ def load_where(unit: Declarations, dtype: DType) -> str:
     body = [f"return ({t}){{{lanes}}};"]
     if size in (4, 8) and dtype.itemsize in HAS_VECTORS:
         form, width = ("ps", "d") if size == 4 else ("pd", "q")
-        memory = f'"m"(*(const {unit.in_memory(dtype)} *)p)'
+        memory = f'"m"(*(const {unit.in_memory(dtype, dtype)} *)p)'
         read = [f'__asm__("vmaskmov{form} %2, %1, %0" : "=x"(r) : "x"(m), {memory});']
         if dtype.itemsize == 64:
             read = [
@@ -184,6 +187,55 @@ def load_where(unit: Declarations, dtype: DType) -> str:
             ]
         body = [f"#if {HAS_VECTORS[dtype.itemsize]}", f"{t} r;", *read, "return r;", "#else", *body, "#endif"]
     return unit.function(f"load_where_{type_name(dtype)}", f"{t} ({mask} m, const {scalar.c_name} *p)", *body)
+
+
+def pair(unit: Declarations, dtype: DType) -> str:
+    """Two float32 as bfloat16 in one word, the first in its lower half."""
+    t, words = unit.type(dtype), dtypes.uint32.vec(dtype.count)
+    w = unit.type(words)
+    rounded = _rounded(unit, dtype)
+    body = [f"return {rounded}(a) >> 16 | ({rounded}(b) & 0xffff0000u);"]
+    if dtype.count in BF16_LANES:
+        halves = dtypes.uint16.vec(2 * dtype.count)
+        order = tuple(i for k in range(dtype.count) for i in (k, k + dtype.count))
+        asm = f'{unit.type(halves)} r; __asm__("vcvtne2ps2bf16 %1, %2, %0" : "=v"(r) : "v"(a), "v"(b));'
+        interleaved = f"return ({w}){unit.once(shuffle, order, halves)}(r, r);"
+        body = [f"#if {HAS_BF16}", asm, interleaved, "#else", *body, "#endif"]
+    return unit.function(f"pair_{type_name(words)}", f"{w} ({t} a, {t} b)", *body)
+
+
+def _rounded(unit: Declarations, dtype: DType) -> str:
+    """The name of a function: the bits of float32 rounded to the upper half, to nearest even; a NaN stays one."""
+    t, words = unit.type(dtype), dtypes.uint32.vec(dtype.count)
+    w = unit.type(words)
+    bits = f"({w})a" if dtype.count > 1 else f"{reinterpret(unit, words, dtype)}(a)"
+    nan, number = f"{bits} | 0x400000u", f"{bits} + 0x7fffu + ({bits} >> 16 & 1u)"
+    result = f"a != a ? {nan} : {number}"
+    if dtype.count > 1:
+        result = f"{unit.once(select, words)}(a != a, {nan}, {number})"
+    return unit.function(f"rounded_{type_name(dtype)}", f"{w} ({t} a)", f"return {result};")
+
+
+def dot2(unit: Declarations, dtype: DType) -> str:
+    """c and the products of both halves of two words, the upper ones first: the order of the instruction."""
+    t, words = unit.type(dtype), dtypes.uint32.vec(dtype.count)
+    w = unit.type(words)
+
+    def half(bits: str) -> str:
+        return f"({t})({bits})" if dtype.count > 1 else f"{reinterpret(unit, dtype, words)}({bits})"
+
+    high = f"c + {half('a & 0xffff0000u')} * {half('b & 0xffff0000u')}"
+    body = [f"return {high} + {half('a << 16')} * {half('b << 16')};"]
+    if dtype.count in BF16_LANES:
+        # gcc moves what an asm statement changes to another register and back
+        asm = ['__asm__("vdpbf16ps %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));', "return c;"]
+        halves = f"half __attribute__((vector_size({dtype.itemsize})));"
+        builtin = [
+            "#if __GNUC__ >= 13", f"typedef __bf16 {halves}", "#else", f"typedef short {halves}", "#endif",
+            f"return __builtin_ia32_dpbf16ps_v{dtype.count}sf(c, (half)a, (half)b);",
+        ]  # fmt: skip
+        body = [f"#if {HAS_BF16} && __clang__", *asm, f"#elif {HAS_BF16}", *builtin, "#else", *body, "#endif"]
+    return unit.function(f"dot2_{type_name(dtype)}", f"{t} ({w} a, {w} b, {t} c)", *body)
 
 
 def libm(op: Ops, dtype: DType) -> str:
@@ -201,7 +253,7 @@ def fold(unit: Declarations, op: Ops, dtype: DType) -> str:
         if count == 1:
             steps.append(f"return {_pair(unit, op, half, f'{value}[0]', f'{value}[1]')};")
             break
-        h = unit.in_memory(half)
+        h = unit.in_memory(half, half)
         low, high = f"*({h} *)&{value}", f"(({h} *)&{value})[1]"
         steps.append(f"{unit.type(half)} h{count} = {_pair(unit, op, half, low, high)};")
         value = f"h{count}"

@@ -97,15 +97,19 @@ class Memory(Expressions):
         if variable:
             return Code(name)
         address = self.address(index)
-        if index.dtype.count == memory.dtype.count:
+        if index.dtype.count == memory.dtype.count and index.dtype.itemsize == memory.dtype.itemsize:
             return Code(f"{name}[{address.text}]", ATOM, address.depth)
         pointer = name if address.text == "0" else f"({name} + {address.at(SUM)})"
-        return Code(f"*({const}{self.unit.in_memory(index.dtype)} *){pointer}", UNARY, address.depth + 1)
+        return Code(f"*({const}{self.unit.in_memory(index.dtype, memory.dtype)} *){pointer}", UNARY, address.depth + 1)
 
     def lanes(self, index: UOp) -> list[str]:
         """What each lane of an INDEX is."""
-        name, at = self.facts(place_of(index))[0], index.src[1]
+        memory = place_of(index)
+        (name, _, const), at = self.facts(memory), index.src[1]
         count = max(index.dtype.count, at.dtype.count)
+        if index.dtype.scalar().itemsize != memory.dtype.scalar().itemsize:  # words
+            pointer = f"({const}{self.unit.in_memory(index.dtype.scalar(), memory.dtype)} *)"
+            return [f"*{pointer}({name} + {self.address(index, i).at(SUM)})" for i in range(count)]
         if at.dtype.count == 1:
             return elements(name, self.operand(at, False), range(count))
         steps = spread(at)

@@ -74,7 +74,7 @@ class Declarations:
     def __init__(self) -> None:
         self.lines: dict[str, str] = {}
         self.types: dict[DType, str] = {}
-        self.types_in_memory: dict[DType, str] = {}
+        self.types_in_memory: dict[tuple[DType, int], str] = {}
         self.functions: dict[tuple[object, ...], str] = {}
 
     def type(self, dtype: DType) -> str:
@@ -93,16 +93,16 @@ class Declarations:
         self.lines.setdefault(name, f"typedef {_element(dtype)} {name} __attribute__((vector_size({dtype.itemsize})));")
         return name
 
-    def in_memory(self, dtype: DType) -> str:
-        """The same vector type for memory that is aligned to its elements only."""
-        name = self.types_in_memory.get(dtype)
+    def in_memory(self, dtype: DType, element: DType) -> str:
+        """The same type for memory of ``element``, to which alone it is aligned: a vector, or a word of several."""
+        align = element.scalar().itemsize
+        name = self.types_in_memory.get((dtype, align))
         if name is None:
-            name = self.types_in_memory[dtype] = self._in_memory(dtype)
+            name = self.types_in_memory[dtype, align] = self._in_memory(dtype, align)
         return name
 
-    def _in_memory(self, dtype: DType) -> str:
-        name = self.type(dtype) + "u"
-        align = dtype.scalar().itemsize
+    def _in_memory(self, dtype: DType, align: int) -> str:
+        name = f"{type_name(dtype)}u{align if align != dtype.scalar().itemsize else ''}"
         attributes = f"__attribute__((aligned({align}), may_alias))"
         self.lines.setdefault(name, f"typedef {self.type(dtype)} {name} {attributes};")
         return name

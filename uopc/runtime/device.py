@@ -24,7 +24,7 @@ class Device:
     l2: int
     l3: int
     vector_bytes: int  # 64 with AVX-512, 32 with AVX2, 16 otherwise
-    has_bf16_dot: bool
+    has_bf16_dot: bool  # AVX512_BF16: dot products of pairs of bfloat16 in float32
     cpu_model: str
     page_size: int
     cpu_features: frozenset[str] = field(repr=False)
@@ -53,7 +53,7 @@ def read_device(root: Path) -> Device:
         l2=caches.get(2, DEFAULT_L2),
         l3=caches.get(3, DEFAULT_L3),
         vector_bytes=64 if "avx512f" in features else 32 if "avx2" in features else 16,
-        has_bf16_dot=bool(features & {"avx512_bf16", "bf16"}),
+        has_bf16_dot="avx512_bf16" in features,
         cpu_model=fields.get("model name") or arm_name or os.uname().machine,
         page_size=os.sysconf("SC_PAGESIZE"),
         cpu_features=features,

@@ -49,7 +49,8 @@ cdef DInfo widened(DInfo info, int count):
 
 
 cdef DInfo VOID = info_of(dtypes.void), BOOL = info_of(dtypes.bool_), INDEX_INFO = info_of(dtypes.index)
-cdef DInfo FLOAT = info_of(dtypes.default_float)
+cdef DInfo FLOAT = info_of(dtypes.default_float), WORD = info_of(dtypes.uint32)
+cdef object BFLOAT16 = dtypes.bfloat16
 
 
 cdef DInfo agree(int code, tuple src, int first):
@@ -68,6 +69,17 @@ cdef DInfo agree(int code, tuple src, int first):
         if b.info.count > best.count:
             best = b.info
     return best
+
+
+cdef DInfo dot(int code, tuple src):
+    """The type of the sum that a dot product of words adds to, as wide as the widest of all three."""
+    cdef DInfo words = agree(code, src[:2], 0), total = (<UOp>src[2]).info
+    if words.scalar is not WORD.scalar or (total.scalar is not BFLOAT16 and total.scalar is not FLOAT.scalar):
+        types = ", ".join([repr((<UOp>s).dtype) for s in src])
+        raise TypeError(f"{OPS[code]!r} of {types}: it takes two uint32 and a bfloat16 or float32")
+    if words.count != total.count and words.count != 1 and total.count != 1:
+        raise TypeError(f"{OPS[code]!r} of {words.dtype!r} and {total.dtype!r}: they must be as wide")
+    return total if total.count >= words.count else widened(total, words.count)
 
 
 cdef inline bint is_id(object value) except -1:
@@ -111,6 +123,13 @@ cdef DInfo infer(int code, tuple src, object arg, object dtype):
         if (<UOp>src[0]).code == C_INDEX and (<UOp>(<UOp>src[0]).src[1]).info.count > 1:
             return widened(info, (<UOp>(<UOp>src[0]).src[1]).info.count)
         return info
+    if rule == R_WORD:
+        info = agree(code, src, 0)
+        if info.scalar is not BFLOAT16 and info.scalar is not FLOAT.scalar:
+            raise TypeError(f"{OPS[code]!r} takes bfloat16 or float32, not {info.dtype!r}")
+        return widened(WORD, info.count)
+    if rule == R_DOT:
+        return dot(code, src)
     if dtype is not None:
         return info_of(dtype)
     if code == C_CONST:

@@ -89,6 +89,7 @@ cdef int C_XOR = Ops.XOR, C_SHL = Ops.SHL, C_SHR = Ops.SHR, C_WHERE = Ops.WHERE,
 cdef int R_GIVEN = DTypeRule.GIVEN, R_VOID = DTypeRule.VOID, R_FIRST = DTypeRule.FIRST, R_ARG = DTypeRule.ARG
 cdef int R_INDEX = DTypeRule.INDEX
 cdef int R_SAME = DTypeRule.SAME, R_BOOL = DTypeRule.BOOL, R_SELECT = DTypeRule.SELECT, R_LOAD = DTypeRule.LOAD
+cdef int R_WORD = DTypeRule.WORD, R_DOT = DTypeRule.DOT
 
 include "infer.pxi"
 include "bounds.pxi"
@@ -114,9 +115,14 @@ cdef UOp rebuild(UOp u, tuple src):
     if rule == R_GIVEN:
         casts = u.code == C_CAST or u.code == C_BITCAST or u.code == C_LOOKUP
         return intern(u.code, widen(u.info, <UOp>src[0]) if casts else u.info, src, u.arg)
-    if rule == R_LOAD and u.info.count > 1:
+    if rule == R_LOAD and (u.info.count > 1 or is_word(u)):
         return intern(u.code, u.info, src, u.arg)
     return intern(u.code, infer(u.code, src, u.arg, None), src, u.arg)
+
+
+cdef inline bint is_word(UOp u):
+    """Whether an INDEX is of another type than its memory: several elements as one."""
+    return u.code == C_INDEX and u.info.scalar is not (<UOp>u.src[0]).info.scalar
 
 
 cdef DInfo widen(DInfo info, UOp source):
