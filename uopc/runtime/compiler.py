@@ -37,6 +37,7 @@ DEFAULT_FLAGS = (
     "-fexpensive-optimizations",
     "-march=native",
     "-mtune=generic",  # tuned for some processors, gcc reads a vector from memory at each use instead of once
+    "-fira-region=one",  # the same, in some loops, where it assigns registers loop by loop
     "-ffp-contract=fast",
     "-fno-math-errno",
     "-fno-trapping-math",
@@ -216,8 +217,8 @@ def _ask(command: tuple[str, ...]) -> list[str]:
 
 def _build(compiler: Compiler, source: str, flags: tuple[str, ...]) -> bytes:
     """The bytes of a shared library.  CompileError if the compiler fails."""
-    if not compiler.is_gcc:  # a tuning for gcc; to zig it names the processor, and takes back -march
-        flags = tuple(flag for flag in flags if not flag.startswith("-mtune="))
+    if not compiler.is_gcc:  # for gcc alone; to zig a tuning names the processor, and takes back -march
+        flags = tuple(flag for flag in flags if not flag.startswith(("-mtune=", "-fira-")))
     command = [*compiler.command, *ALWAYS, *flags]
     if compiler.linker is not None:
         return _build_in_memory(command, *compiler.linker, source)
