@@ -43,6 +43,13 @@ def product(a, b):
     return a @ b
 
 
+def windows(x, w):
+    if isinstance(x, Tensor):
+        return x.conv2d(w, padding=1)
+    seen = np.lib.stride_tricks.sliding_window_view(np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), (3, 3), (2, 3))
+    return np.einsum("nchwij,ocij->nohw", seen, w)
+
+
 ROWS, DOUBLES = numbers(40, 300), numbers(40, 33, dtype="float64")
 KEYS, VALUES = numbers(90, 16, seed=1), numbers(90, 24, seed=2)
 # Arrays, what is built of them as Tensors, and the same with NumPy.
@@ -59,6 +66,7 @@ CASES: dict[str, tuple[list[np.ndarray], Callable, Callable]] = {
     "elementwise": ([ROWS, numbers(300, seed=1)], lambda a, b: (a + b).exp(), lambda a, b: np.exp(a + b)),
     "halves": ([numbers(333, dtype="float16")], lambda a: a * 3 + 1, lambda a: a * 3 + 1),
     "transposed": ([ROWS], lambda a: a.T * 1.5, lambda a: a.T * 1.5),
+    "windows": ([numbers(2, 8, 30, 37), numbers(12, 8, 3, 3)], windows, windows),
     "attention": ([numbers(70, 16), KEYS, VALUES], attention, attention),
     "decode": ([numbers(1, 16), KEYS, VALUES], attention, attention),
 }

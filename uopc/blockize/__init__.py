@@ -1,9 +1,9 @@
 """blockize: split axes into blocks, and give what a block reads again and again a tile of its own.
 
 In: a kernel, ``SINK(STORE(target, body))`` with the schedule's ``Opts``.  Out: the same kernel; where it pays, the
-output is cut into blocks (``Opts.block``), operands that the
-rows of a block share are STAGEs at block level (packed: consecutive, in cache), and a long reduction runs over blocks
-whose sum stands in a tile.
+output is cut into blocks (``Opts.block``), operands that the rows of a block share are STAGEs at block level (packed:
+consecutive, in cache), as are values that its results read at overlapping places, and a long reduction runs over
+blocks whose sum stands in a tile.
 
 The question is asked of the loop nest: which memory does a register tile read that its neighbours along another output
 axis read too, is that more than a cache holds, or does it lie at strides that a cache holds badly.  Never asks what the
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from uopc.blockize.cascades import cascade_blocks, cascade_candidates
 from uopc.blockize.dots import dots
+from uopc.blockize.overlaps import overlap_candidates, overlaps
 from uopc.blockize.panels import panel_candidates, panels
 from uopc.blockize.rows import row_candidates, rows
 from uopc.blockize.sweeps import sweep_candidates, sweeps
@@ -27,7 +28,7 @@ def blockize(root: UOp, machine: Device) -> UOp:
     """The kernel ``root`` (a SINK), in blocks where they pay."""
     if any(u.op is Ops.CASCADE for u in toposort(root)):
         return cascade_blocks(root, machine)
-    kept = rows(root, machine)
+    kept = rows(root, machine) or overlaps(root, machine)
     if kept is not None:
         return kept
     root = dots(root, machine)
@@ -39,7 +40,7 @@ def block_candidates(plain: Candidate, machine: Device) -> list[Candidate]:
     or not."""
     if any(u.op is Ops.CASCADE for u in toposort(plain.root)):
         return cascade_candidates(plain, machine)
-    kept = row_candidates(plain, machine)
+    kept = row_candidates(plain, machine) or overlap_candidates(plain, machine)
     if kept:
         return [plain, *kept]
     plain = plain._replace(root=dots(plain.root, machine))
