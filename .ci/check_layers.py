@@ -93,7 +93,7 @@ LAYERS = (
         "cascade",  # its parts; the package's face is a pass
         tuple(
             f"uopc.cascade.{name}"
-            for name in ("lift", "frame", "chain", "factors", "samples", "derivation", "trial", "formulas")
+            for name in ("lift", "frame", "chain", "factors", "samples", "derivation", "trial", "formulas", "parts")
         ),
         Inner.ORDERED,
     ),

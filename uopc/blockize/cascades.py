@@ -307,7 +307,8 @@ def _bounded(made: UOp, layout: _Layout, machine: Device) -> UOp:
             bodies.append(Body(c.op, value, (*at[: c.axis], layout.step, *at[c.axis :])))
     shared = common(bodies)
     bounds = limits(shared, None if layout.rows is None else layout.outputs[layout.rows], layout.step)
-    looked = tests([c for c in shared if c not in bounds], layout.step)
+    # where no block computes more than its elements, a look is as much work
+    looked = tests([c for c in shared if c not in bounds], layout.step) if _shared(node) else ()
     arg = made.arg._replace(limits=tuple(sorted(bounds.values())))
     if not looked or len(bodies) < len(layout.axes):
         return made.replace(arg=arg)

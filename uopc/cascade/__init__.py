@@ -30,6 +30,7 @@ from uopc.cascade.factors import summands
 from uopc.cascade.formulas import Report, report_of
 from uopc.cascade.frame import Frame, Refused, alone
 from uopc.cascade.lift import cone
+from uopc.cascade.parts import in_parts
 from uopc.cascade.trial import holds
 from uopc.ops import CascadeArg, Component, ComponentArg, Level, Ops, StateArg
 from uopc.uop import UOp, toposort
@@ -81,9 +82,10 @@ class _Group:
                 sources.append(correction)
             components.append(Component(p.op, p.axis, correction is not None))
         whole = UOp(Ops.CASCADE, tuple(sources), CascadeArg(number, tuple(components)))
+        values = in_parts(whole, [ComponentArg(k, p.dtype, p.reduce.shape) for k, p in enumerate(pieces)])
         out: dict[UOp, UOp] = {}
-        for k, p in enumerate(pieces):
-            out[p.reduce] = p.final(UOp(Ops.COMPONENT, (whole,), ComponentArg(k, p.dtype, p.reduce.shape)), out)
+        for p, value in zip(pieces, values):
+            out[p.reduce] = p.final(value, out)
         return out
 
 
