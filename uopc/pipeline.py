@@ -28,6 +28,7 @@ from uopc.opt.accumulate import accumulate
 from uopc.opt.expand import expand
 from uopc.opt.layout import layout_pass
 from uopc.opt.schedule import schedule, schedules
+from uopc.opt.stream import stream
 from uopc.opt.transpose import transpose
 from uopc.opt.words import words
 from uopc.options import Options, current, environment
@@ -104,6 +105,7 @@ LOOP_STAGES = (
     Step("transpose", lambda g, s: transpose(g), Stage.LOOP),
     Step("accumulate", lambda g, s: accumulate(g), Stage.REGISTER),
     Step("decompose", lambda g, s: decompose(g), Stage.REGISTER),
+    Step("stream", lambda g, s: stream(g, s.machine), Stage.REGISTER),
     Step("finish", lambda g, s: simplify(g), Stage.REGISTER),
     Step("linearize", lambda g, s: linearize(g), Stage.LINEAR),
 )

@@ -238,6 +238,17 @@ def dot2(unit: Declarations, dtype: DType) -> str:
     return unit.function(f"dot2_{type_name(dtype)}", f"{t} ({w} a, {w} b, {t} c)", *body)
 
 
+def stream(unit: Declarations, dtype: DType) -> str:
+    """A vector stored past the caches where its address is a multiple of its size, which one vector's being says of all
+    in a row."""
+    t, scalar, size = unit.type(dtype), dtype.scalar(), dtype.itemsize
+    plain = f"*({unit.in_memory(dtype, dtype)} *)p = a;"
+    asm = f'__asm__("vmovntps %1, %0" : "=m"(*({t} *)p) : "v"(a));'
+    body = [f"#if {HAS_VECTORS[size]}", f"if (((unsigned long)p & {size - 1}) == 0)", f"  {asm}", "else", "#endif"]
+    c_type = "unsigned char" if scalar.is_bool else scalar.c_name
+    return unit.function(f"stream_{type_name(dtype)}", f"void ({c_type} *p, {t} a)", *body, f"  {plain}")
+
+
 def libm(op: Ops, dtype: DType) -> str:
     """The function of C's library; a builtin needs no header."""
     return f"__builtin_{LIBM[op]}{'f' if dtype is dtypes.float32 else ''}"

@@ -25,6 +25,9 @@ MAX_DEPTH = 24
 # How long it may be: two of them and an operator fit on a line.
 MAX_TEXT = 50
 
+# Stores past the caches are seen by other threads in the order in which they were made only behind a fence.
+STREAMED = ("#if __SSE__", '  __asm__ volatile("sfence" ::: "memory");', "#endif")
+
 SILENT = (Ops.BUFFER, Ops.ALLOC, Ops.CONST, Ops.INDEX, Ops.SINK)
 VALUES = ALU | {Ops.LOAD, Ops.HREDUCE, Ops.SHUFFLE}
 
@@ -187,6 +190,7 @@ class Kernel:
                 f"void {self.name}_range(void *const *args, long lo, long hi) {{",
                 *unpacked,
                 *self.lines,
+                *(STREAMED if any(u.arg for u in of_ops(self.statements, Ops.STORE)) else ()),
                 "}",
                 "",
                 *self._launch(params),

@@ -166,6 +166,11 @@ class Memory(Expressions):
         if value.dtype.count > count:
             raise ValueError(f"{u!r} stores {value.dtype!r} to {count} lanes")
         stored = self._stored(index, value, count)
+        if u.arg:
+            kind = UNSIGNED[1].vec(count) if dtype.is_bool else dtype
+            pointer = infix("+", Code(self.facts(place_of(index))[0]), self.address(index))
+            written = cast(self.unit.type(kind), stored)  # in memory, vectors are of another type
+            return [call(self.unit.once(functions.stream, kind), pointer, written).text + ";"]
         if addresses == 1 and (gate is None or gate.dtype.count == 1):
             return [self._guard(gate) + self._assign(u, self.place(index), stored)]
         t = self.unit.type(UNSIGNED[1].vec(count) if dtype.is_bool else dtype.scalar().vec(count))

@@ -1,0 +1,63 @@
+"""stream: which stores pass by the caches, and that they write what others write."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fixed import MACHINE
+from loop_ir import buffer, run
+
+from uopc.dtype import ALL, dtypes
+from uopc.ops import KernelInfo, Ops, ReduceArg
+from uopc.options import Options
+from uopc.pipeline import KERNEL_STAGES, LOOP_STAGES, Settings, run_stages
+from uopc.runtime.device import device
+from uopc.uop import UOp, sink
+
+NO_CACHES = {"l2": 0, "l3": 0}
+
+
+def linear(*stores, machine=MACHINE):
+    """Kernels of tensor operations: (target, value)."""
+    root = sink(*(UOp(Ops.STORE, pair) for pair in stores)).replace(arg=KernelInfo("kernel"))
+    return run_stages(KERNEL_STAGES + LOOP_STAGES, root, Settings(Options(), machine))
+
+
+def streamed(program) -> list[bool]:
+    return [bool(u.arg) for u in program.src if u.op is Ops.STORE and u.src[0].src[0].op is Ops.BUFFER]
+
+
+@pytest.mark.parametrize("n, streams", [(8 << 20, False), (8 << 20 | 16, True), (1 << 26, True)])
+def test_results_larger_than_the_caches_stream(n, streams):
+    """Read and written are 8 bytes an element; the last level holds 32 MB."""
+    assert set(streamed(linear((buffer(0, n), buffer(1, n) * 2.0)))) == {streams}
+
+
+def test_small_results_of_large_arrays_do_not_stream():
+    x = buffer(1, 8192, 8192)
+    assert not any(streamed(linear((buffer(0, 8192), UOp(Ops.REDUCE, (x,), ReduceArg(Ops.ADD, (1,)))))))
+
+
+def test_memory_that_is_read_too_does_not_stream():
+    x = buffer(0, 1 << 24)
+    assert not any(streamed(linear((x, x + 1.0))))
+
+
+@pytest.mark.parametrize("dtype", [d for d in ALL if d is not dtypes.bfloat16], ids=lambda d: d.name)
+@pytest.mark.parametrize("offset", [0, 1])
+def test_streamed_results_are_those_of_ordinary_stores(dtype, offset):
+    """Also where the memory of the result begins between two vectors."""
+    n = 1000
+    x = (np.arange(n + 1) % 101).astype(dtype.numpy)[offset : offset + n]
+    op, ufunc = (Ops.XOR, np.logical_xor) if dtype.is_bool else (Ops.MAX, np.maximum)
+    value = buffer(1, n, dtype=dtype).alu(op, UOp.const(dtype.convert(1), dtype))
+    program = linear((buffer(0, n, dtype=dtype), value), machine=replace(device(), **NO_CACHES))
+    assert any(streamed(program))
+    aligned = np.zeros(n * dtype.itemsize + 128, np.uint8)
+    start = -aligned.ctypes.data % 64 + offset * dtype.itemsize
+    out = aligned[start : start + n * dtype.itemsize].view(dtype.numpy)
+    run(program, out, x)
+    np.testing.assert_array_equal(out, ufunc(x, np.ones((), dtype.numpy)))
+    assert not aligned[:start].any() and not aligned[start + n * dtype.itemsize :].any()

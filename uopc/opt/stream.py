@@ -1,0 +1,46 @@
+"""stream: results that no cache will hold go past the caches.
+
+In and out: a program after ``decompose``.  An ordinary store first reads the cache line that it changes, and so moves
+each line twice.  Where a kernel moves twice what the last level of cache holds, what it writes will have left it before
+anyone reads it: vectors of consecutive elements of a BUFFER are then stored directly (the STORE's argument is
+True).
+
+Never streams to memory that the kernel also reads, behind a gate, or lane by lane.
+"""
+
+from __future__ import annotations
+
+import math
+
+from uopc._hot.graph import of_ops
+from uopc._hot.uses import place_of
+from uopc.ops import Ops
+from uopc.runtime.device import Device
+from uopc.uop import UOp, toposort
+
+# Parts of a cache line that the processor still puts together on their way.
+HALF_LINE = 32
+
+
+def _bytes(memory: UOp) -> int:
+    return math.prod(memory.arg.shape) * memory.dtype.itemsize
+
+
+def stream(root: UOp, machine: Device) -> UOp:
+    """The program with STOREs that pass by the caches."""
+    order = toposort(root)
+    memories = {u.arg.slot: u for u in of_ops(order, Ops.BUFFER)}
+    if sum(map(_bytes, memories.values())) <= 2 * machine.l3:
+        return root
+    least = min(machine.vector_bytes, HALF_LINE)
+    read = {place_of(u) for u in of_ops(order, Ops.LOAD)}
+
+    def streams(u: UOp) -> bool:
+        index = u.src[0]
+        memory = place_of(u)
+        whole = len(u.src) == 2 and index.src[1].dtype.count == 1 and index.dtype.itemsize >= least
+        whole = whole and index.dtype.scalar() is memory.dtype.scalar()
+        return whole and memory.op is Ops.BUFFER and memory not in read and _bytes(memory) > machine.l2
+
+    targets = [u for u in of_ops(order, Ops.STORE) if streams(u)]
+    return UOp.wrap([root], targets, lambda u: u.replace(arg=True))[0] if targets else root
