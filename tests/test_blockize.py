@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from fixed import MACHINE
 
 import uopc
 from uopc import Tensor
+from uopc.blockize import blockize
 from uopc.count import memory_of, products
 from uopc.count import times as runs
 from uopc.ops import Ops
@@ -140,3 +143,27 @@ def test_a_product_reads_the_operand_that_rows_share_once_a_block_of_rows(k):
     blocks = -(-rows // 192)
     # tiles at the edges overlap, and what is left over of k is read by each row
     assert loads <= 1.1 * (blocks * k * n + rows * (k % 3) * n)
+
+
+def rows_and_steps(t: Tensor, cores: int) -> tuple[int, int]:
+    """Rows of a block, and elements of the reduced axis, on a machine with so many cores."""
+    (kernel,) = make_plan([t.uop]).kernels
+    root = blockize(kernel.root, replace(MACHINE, cores=cores))
+    (cascade,) = (u for u in toposort(root) if u.op is Ops.CASCADE)
+    return root.arg.opts.block_of(0), cascade.arg.block
+
+
+def test_blocks_of_rows_leave_no_core_idle():
+    """Five blocks of 32 rows take two cores the time of six."""
+    assert rows_and_steps(plain(512), 2)[0] == 32
+    few, _ = rows_and_steps(plain(160), 2)
+    assert -(-160 // few) % 2 == 0
+    assert rows_and_steps(plain(64), 4)[0] == 16, "four blocks for four cores"
+    assert rows_and_steps(plain(48), 1)[0] in (16, 48), "48 rows are not computed as 64"
+
+
+@pytest.mark.parametrize("n", [33, 48, 64, 96, 160, 1000])
+def test_how_keys_are_cut_depends_on_neither_rows_nor_cores(n):
+    """In which order a row is summed is the same on any machine of its kind, beside 32 other rows or more."""
+    usual = rows_and_steps(plain(64, 500), 2)[1]
+    assert {rows_and_steps(plain(n, 500), cores)[1] for cores in (1, 2, 4, 64)} == {usual}

@@ -11,7 +11,7 @@ Never looks at what a kernel is for, and decides nothing itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ LAUNCH = {False: 1e-7, True: 6e-7}
 # Of what takes less time than the busiest part, so much is not hidden behind it.
 EXPOSED = 0.02
 # Predictions that differ by less say nothing.
-ALIKE = 1.03
+ALIKE = 1.06
 # An addition that waits for the one before takes as long as so many that do not.
 CHAIN = 4.0
 # Operations in units of the simplest: polynomials of functions, divisions, and a running maximum that passes NaN on.
@@ -46,8 +46,9 @@ WEIGHTS = {
 MAXIMUM = 4.0
 # Elements that lanes cannot load together go one by one.
 SCATTERED = 8.0
-# Counting and branching of an innermost loop.
+# Counting and branching of an innermost loop, which at most so many accumulators share.
 TURN = 1.0
+MOST_SUMS = 24
 # Bytes of a page, how many of them the first-level TLB knows, and what another one costs.
 PAGE, PAGES, PAGE_MISS = 4096, 64, 7.0
 LINE = 64
@@ -144,6 +145,7 @@ class Model:
         self.chains = [self._chain(u) for u in nest.reduces]
         self.loads = [self._array(a.steps, a.slot, a.itemsize, a.around) for a in nest.loads]
         self.store = self._array(nest.store_steps, 0, nest.itemsize, frozenset())
+        self.arrays = [*self.loads, self.store]
 
     def _split(self, ranges: Iterable[UOp]) -> tuple[tuple[int, ...], int]:
         """The output axes among ranges, and how often the other loops run."""
@@ -180,27 +182,41 @@ class Model:
         """The cost of the nest with these sizes, without blocks."""
         return replace(self.core(opts), moved=self.moved(opts))
 
-    def choose(self, candidates: list[Any]) -> Any:
+    def choose(self, candidates: Iterator[Any]) -> Any:
         """The first of the candidates that take about the least time.
 
         Steps at which caches and pages serve badly do not count here: ``blockize`` packs what has such.
         """
-        # in which order a sum runs must not depend on how many cores there are
-        candidates = [c for c in candidates if c.unroll == candidates[0].unroll]
-        cores: dict[Any, Cost] = {}
-        for c in candidates:
-            if c.upcast not in cores:
-                cores[c.upcast] = replace(self.core(c), pages=0.0)
 
         def seconds(c: Any) -> float:
-            moved = self.moved(c, crowded=False)
-            return replace(cores[c.upcast], moved=moved).seconds(self.machine)
+            return replace(self.core(c), pages=0.0, moved=self.moved(c, crowded=False)).seconds(self.machine)
 
-        # none takes less than what its core alone does: often that tells that the first is good
-        if seconds(candidates[0]) <= ALIKE * min(cost.seconds(self.machine) for cost in cores.values()):
-            return candidates[0]
-        times = [seconds(c) for c in candidates]
-        return next(c for c, t in zip(candidates, times) if t <= ALIKE * min(times))
+        def first_of(some: list[Any]) -> Any:
+            times = [seconds(c) for c in some]
+            return next(c for c, t in zip(some, times) if t <= ALIKE * min(times))
+
+        first = next(candidates)
+        if seconds(first) <= ALIKE * self.least(first):
+            return first
+        # in which order a sum runs must not depend on how many cores there are
+        alike = [first, *(c for c in candidates if c.unroll == first.unroll)]
+        tiles: dict[Any, Any] = {}
+        for c in alike:
+            tiles.setdefault(c.upcast, c)
+        tile = first_of(list(tiles.values())).upcast
+        return first_of([c for c in alike if c.upcast == tile])
+
+    def least(self, opts: Any) -> float:
+        """Seconds that no sizes with the lanes of ``opts`` undercut: nothing is computed or read twice, all cores are
+        busy."""
+        shape, m = self.nest.shape, self.machine
+        whole = _Loops(shape, (1,) * len(shape), opts)
+        work = sum(weight * _vectors(axes, inner, whole) for axes, inner, weight in self.work)
+        work += sum(_vectors(axes, around * own, whole) for axes, around, own, _ in self.chains) * TURN / MOST_SUMS
+        once = _together(self.arrays, [_footprint(a, shape) for a in self.arrays])
+        moved = {level: once for level, size in _caches(m).items() if once > size * USABLE}
+        tasks = int(work * opts.lanes * opts.reduce_lanes // CHUNK_WORK) // m.cores * m.cores
+        return Cost(operations=work, moved=moved, tasks=max(tasks, 1)).seconds(m)
 
     # -- a core
 
@@ -210,24 +226,26 @@ class Model:
         tile, count, v = loops.tile, loops.trips, opts.vector
         operations = waits = 0.0
         for axes, inner, weight in self.work:
-            operations += weight * _vectors(axes, inner, loops)
+            if weight:
+                operations += weight * _vectors(axes, inner, loops)
         for axes, around, own, wait in self.chains:
             along = 1 if v in axes else opts.reduce_lanes
             tiles = around
             for a in axes:
                 tiles *= count[a]
-            steps = max(own / (along * opts.unroll), 1.0)
-            waits += tiles * steps * wait
-            operations += tiles * steps * TURN
+            steps = tiles * max(own / (along * opts.unroll), 1.0)
+            waits += steps * wait
+            operations += steps * TURN
             if along > 1:  # in the end the lanes are added up
-                operations += tiles * math.prod(tile[a] for a in axes) * 2 * math.log2(along)
+                operations += tiles * math.prod([tile[a] for a in axes]) * 2 * math.log2(along)
         if not self.chains:
             operations += math.prod(count) * TURN
         accesses, pages = _runs(self.store, loops), 0.0
         for array in self.loads:
             accesses += _runs(array, loops)
-            pages += _new_pages(array, loops)
-        tasks = math.prod(count[a] for a in opts.threads)
+            if array.stride >= PAGE and array.inner > PAGES:
+                pages += PAGE_MISS * array.inner * math.prod([count[a] for a in array.loops])
+        tasks = math.prod([count[a] for a in opts.threads])
         small = int((operations + accesses) * opts.lanes * opts.reduce_lanes // CHUNK_WORK)
         return Cost(operations, accesses, waits, pages, {}, max(min(tasks, small), 1))
 
@@ -236,12 +254,12 @@ class Model:
     def moved(self, opts: Any, crowded: bool = True) -> dict[str, float]:
         """Bytes that each level hands to the one before it.  crowded: lines that fall into the same sets of a cache
         take more of it than they have bytes."""
-        loops, m = self.loops(opts), self.machine
+        loops = self.loops(opts)
         order = [*opts.threads, *(a for a in range(len(loops.trips)) if a not in opts.threads)]
         order = [a for a in order if loops.trips[a] > 1]
-        sizes = {"L2": m.l1d, "L3": m.l2, "memory": m.l3 // max(m.cores, 1)}
         ways = WAYS if crowded else dict.fromkeys(WAYS, 0)
-        return {level: self._misses(size, ways[level], order, loops) for level, size in sizes.items()}
+        caches = _caches(self.machine)
+        return {level: self._misses(size, ways[level], order, loops) for level, size in caches.items()}
 
     def _misses(self, size: int, ways: int, order: list[int], loops: _Loops) -> float:
         """Bytes that a cache of this size asks for.
@@ -249,7 +267,7 @@ class Model:
         With the data of as many inner loops as it holds, each array comes once for each iteration of the loops around
         them, but for the innermost of those that do not move it.
         """
-        arrays = [*self.loads, self.store]
+        arrays = self.arrays
         held, outside = list(loops.tile), list(order)
         kept: list[float] | None = None
         around: list[int] = order
@@ -272,6 +290,11 @@ class Model:
                 mine.pop()
             came.append(n * math.prod(loops.trips[x] for x in mine))
         return _together(arrays, came)
+
+
+def _caches(machine: Device) -> dict[str, int]:
+    """For each level, the bytes of the cache in front of it that one core has."""
+    return {"L2": machine.l1d, "L3": machine.l2, "memory": machine.l3 // max(machine.cores, 1)}
 
 
 def _vectors(axes: tuple[int, ...], inner: int, loops: _Loops) -> float:
@@ -297,21 +320,15 @@ def _runs(array: _Array, loops: _Loops) -> float:
     return n
 
 
-def _new_pages(array: _Array, loops: _Loops) -> float:
-    """What steps to other pages cost, where there are more of them than the TLB knows."""
-    if array.stride < PAGE or array.inner <= PAGES:
-        return 0.0
-    return PAGE_MISS * array.inner * math.prod(loops.trips[a] for a in array.loops)
-
-
-def _footprint(array: _Array, held: list[int]) -> float:
+def _footprint(array: _Array, held: Sequence[int]) -> float:
     """Bytes of cache that an access takes while so much of each output axis, and all of the reductions, goes by."""
     n, run = array.itemsize * array.inner, array.run
     for a, step in array.axes.items():
         n *= held[a]
         if step == 1:
             run = held[a]
-    return n * max(LINE / (array.itemsize * run), 1.0)
+    run *= array.itemsize
+    return n * LINE / run if run < LINE else n
 
 
 def _crowding(array: _Array, footprint: float, way: int) -> float:

@@ -15,8 +15,8 @@ from uopc.blockize.cascade_cost import Shape, cascade_cost
 from uopc.blockize.conditions import PLAIN
 from uopc.blockize.limits import Body, common, limits, tests
 from uopc.blockize.operands import View, packed, shared_parts
-from uopc.blockize.sizes import Sizes, block_sizes, other_sizes
-from uopc.cost import Candidate
+from uopc.blockize.sizes import Sizes, block_sizes, other_sizes, rows_of
+from uopc.cost import ALIKE, Candidate
 from uopc.ops import ALU, MOVEMENT, KernelInfo, Ops, Tile
 from uopc.rangeify import Opts
 from uopc.rangeify.axes import space
@@ -25,6 +25,8 @@ from uopc.rangeify.positions import Probe, bodies_of, body_at, places, result_pl
 from uopc.runtime.device import Device
 from uopc.uop import UOp, toposort
 
+# So many blocks for each core leave none idle for long.
+MANY_BLOCKS = 16
 # Without lanes along rows: steps of the reduced axis whose lanes are summed at once, and vectors of each sum.
 NARROW_STEPS = 4
 NARROW_UNROLL = 4
@@ -239,7 +241,26 @@ def _find(root: UOp, machine: Device) -> _Found:
 def cascade_blocks(root: UOp, machine: Device) -> UOp:
     """The kernel ``root`` (a SINK with CASCADEs) in blocks."""
     found = _find(root, machine)
-    return _in_blocks(root, found, found.sizes, machine)
+    return _in_blocks(root, found, _chosen(found, machine), machine)
+
+
+def _chosen(found: _Found, machine: Device) -> Sizes:
+    """The usual sizes, or other rows where few blocks leave cores idle or the last one repeats much.
+
+    Never other steps: in which order a row is summed must not depend on how many rows or cores there are.
+    """
+    usual = found.sizes
+    if found.rows is None:
+        return usual
+    size = found.shape[found.rows]
+    blocks = -(-size // usual.rows)
+    tasks = blocks * math.prod(found.shape[a] for a in found.everywhere if a != found.rows)
+    if tasks >= MANY_BLOCKS * machine.cores and blocks * usual.rows <= ALIKE * size:
+        return usual
+    shape = _shape(found)
+    choices = [replace(usual, rows=n) for n in rows_of(usual, size)]
+    times = [cascade_cost(shape, sizes, machine).seconds(machine) for sizes in choices]
+    return next(sizes for sizes, t in zip(choices, times) if t <= ALIKE * min(times))
 
 
 def cascade_candidates(plain: Candidate, machine: Device) -> list[Candidate]:

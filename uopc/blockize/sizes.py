@@ -10,6 +10,7 @@ from uopc.runtime.device import Device
 
 # Vectors of rows in a block: two share every broadcast.
 ROW_VECTORS = 2
+ROW_CHOICES = (2, 1, 3, 4)
 # Accumulators of a register tile: with the operands beside them they fill 32 registers.
 ACCUMULATORS = 24
 # Elements of the reduced axis that a register tile takes at once: with two vectors of rows, up to 24 accumulators, and
@@ -67,15 +68,19 @@ def _steps(length: int, fits: int) -> int:
     return min(near, key=lambda n: abs(n - fits)) if near else fits
 
 
+def rows_of(usual: Sizes, size: int) -> list[int]:
+    """How many rows a block may hold, the usual number first."""
+    return list(dict.fromkeys([usual.rows, *(usual.lanes * n for n in ROW_CHOICES if usual.lanes * n <= size)]))
+
+
 def other_sizes(usual: Sizes, size: int, length: int) -> list[Sizes]:
     """Sizes that are worth a measurement, the usual ones first: more and fewer rows, longer and shorter blocks."""
-    rows = [usual.rows]
-    if size:
-        rows += [usual.lanes * n for n in (1, 2, 3, 4) if usual.lanes * n <= size]
     out: dict[Sizes, None] = {usual: None}
-    for n in dict.fromkeys(rows):
-        fits = usual.steps * usual.rows // n if size else usual.steps
-        for part in (1.0, 2.0, 0.5):
-            steps = _steps(length, min(max(int(fits * part), LEAST_STEPS), length))
+    for n in rows_of(usual, size) if size else [usual.rows]:
+        fits = usual.steps * usual.rows // n
+        for steps in (
+            usual.steps,
+            *(_steps(length, min(max(int(fits * x), LEAST_STEPS), length)) for x in (1, 2, 0.5)),
+        ):
             out[replace(usual, rows=n, steps=steps)] = None
     return list(out)

@@ -8,6 +8,7 @@ iteration does, and orders of the loops that threads share. All candidates sum i
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from uopc.ops import Ops
 from uopc.rangeify import Opts
@@ -123,27 +124,28 @@ def _transposed(nest: Nest, v: int, lanes: int) -> dict[int, int]:
     return {}
 
 
-def _work(nest: Nest, tile: int) -> int:
-    """Simple operations of one register tile."""
-    everything = sum(trips(u.ranges) for u in toposort(nest.values) if u.ranges)
-    return tile * everything // max(math.prod(nest.shape), 1)
+class _Sharing:
+    """What threads may share: the axes that every reduction depends on, so that nothing is computed once for each of
+    their iterations."""
 
+    def __init__(self, nest: Nest) -> None:
+        self.shape = nest.shape
+        outer = _outer_reduces(nest)
+        self.free = [a for a, r in enumerate(nest.outputs) if r is not None and all(r in u.ranges for u in outer)]
+        self.operations = sum(trips(u.ranges) for u in toposort(nest.values) if u.ranges)
 
-def _threads(nest: Nest, tiles: dict[int, int], v: int | None) -> list[tuple[int, ...]]:
-    """The axes that threads share, in orders that are worth a look: those that every reduction depends on, so that
-    nothing is computed once for each of their iterations."""
-    free = [a for a, r in enumerate(nest.outputs) if r is not None and all(r in u.ranges for u in _outer_reduces(nest))]
-    count = {a: -(-nest.shape[a] // tiles.get(a, 1)) for a in free}
-    outer = [a for a in free if a != v]
-    if v not in free:
-        return [tuple(outer)]
-    work = _work(nest, math.prod(tiles.values()))
-    if math.prod(count[a] for a in outer) >= ENOUGH_TRIPS and work < MERGE_WORK:
-        return [tuple(outer)]
-    # lanes outermost: neighbouring iterations then share what depends on the lanes' axis alone, the larger operand
-    batch = [a for a in outer if a not in tiles]
-    rows = [a for a in outer if a in tiles]
-    return [(*batch, v, *rows), (*batch, *rows, v)] if rows else [(*batch, v)]
+    def orders(self, tiles: dict[int, int], v: int | None) -> list[tuple[int, ...]]:
+        """The axes for these tiles, in orders that are worth a look, outermost first."""
+        outer = [a for a in self.free if a != v]
+        if v not in self.free:
+            return [tuple(outer)]
+        work = math.prod(tiles.values()) * self.operations // max(math.prod(self.shape), 1)
+        if work < MERGE_WORK and math.prod(-(-self.shape[a] // tiles.get(a, 1)) for a in outer) >= ENOUGH_TRIPS:
+            return [tuple(outer)]
+        # lanes outermost: neighbouring iterations then share what depends on the lanes' axis alone, the larger operand
+        batch = [a for a in outer if a not in tiles]
+        rows = [a for a in outer if a in tiles]
+        return [(*batch, v, *rows), (*batch, *rows, v)] if rows else [(*batch, v)]
 
 
 def _outer_reduces(nest: Nest) -> list[UOp]:
@@ -181,36 +183,38 @@ def _prefers_reduced_axis(nest: Nest, v: int, lanes: int) -> bool:
     return along > across
 
 
-def candidates(nest: Nest, machine: Device) -> list[Opts]:
+def candidates(nest: Nest, machine: Device) -> Iterator[Opts]:
     """Sizes for a nest; of those that take about the same time the first is to be preferred."""
     lanes = max(1, machine.vector_bytes // nest.itemsize)
     v = _vector_axis(nest)
     sums = any(u.arg.op is Ops.ADD and u.dtype.is_float for u in nest.reduces)
     block = SUM_BLOCK if sums else 0
     if v is not None and _prefers_reduced_axis(nest, v, lanes):
-        return _along_reduction(nest, _reduce_lanes(nest, None, lanes), block)
+        yield from _along_reduction(nest, _reduce_lanes(nest, None, lanes), block)
+        return
     reduce_lanes = _reduce_lanes(nest, None if v is None else nest.outputs[v], lanes)
     unrolls = UNROLLS if reduce_lanes > 1 else (1,)
     if v is None:
         block = min(block, LANES_SUM_BLOCK)
-        return [Opts((), unroll, None, None, 1, reduce_lanes, block) for unroll in unrolls]
+        yield from (Opts((), unroll, None, None, 1, reduce_lanes, block) for unroll in unrolls)
+        return
     registers = 32 if machine.vector_bytes >= 64 else 16
-    return [
-        Opts(tile, unroll, threads or None, v, lanes, reduce_lanes, block)
-        for tile in _tiles(nest, v, lanes, registers)
-        for unroll in unrolls
-        for threads in _threads(nest, tile, v)
-    ]
+    sharing = _Sharing(nest)
+    for tile in _tiles(nest, v, lanes, registers):
+        for unroll in unrolls:
+            for threads in sharing.orders(tile, v):
+                yield Opts(tile, unroll, threads or None, v, lanes, reduce_lanes, block)
 
 
-def _along_reduction(nest: Nest, lanes: int, block: int) -> list[Opts]:
+def _along_reduction(nest: Nest, lanes: int, block: int) -> Iterator[Opts]:
     """Lanes along the reduced axis: for rows that share an operand, or one by one."""
-    shared = _reusing_axis(nest)
+    shared, sharing = _reusing_axis(nest), _Sharing(nest)
     if shared is None:
-        (threads,) = _threads(nest, {}, None)
-        return [Opts((), n, threads or None, None, 1, lanes, min(block, LANES_SUM_BLOCK)) for n in UNROLLS]
-    out = []
+        (threads,) = sharing.orders({}, None)
+        for n in UNROLLS:
+            yield Opts((), n, threads or None, None, 1, lanes, min(block, LANES_SUM_BLOCK))
+        return
     for rows in SHARED_ROWS:
-        (threads,) = _threads(nest, {shared: rows}, None)
-        out += [Opts({shared: rows}, n, threads or None, None, 1, lanes, block) for n in SHARED_UNROLLS]
-    return out
+        (threads,) = sharing.orders({shared: rows}, None)
+        for n in SHARED_UNROLLS:
+            yield Opts({shared: rows}, n, threads or None, None, 1, lanes, block)

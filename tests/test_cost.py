@@ -1,0 +1,185 @@
+"""uopc.cost: what is asserted are directions and reasons, never a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fixed import MACHINE
+
+from uopc import Tensor
+from uopc.cost import LAUNCH, Cost, Model
+from uopc.ops import KernelInfo, Ops, ParamArg
+from uopc.opt.schedule import schedule
+from uopc.opt.sizes import candidates
+from uopc.rangeify import Opts
+from uopc.rangeify.nest import Nest, analyse
+from uopc.uop import UOp, sink
+
+
+def array(*shape: int, dtype: type = np.float32) -> Tensor:
+    return Tensor(np.zeros(shape, dtype))
+
+
+def root_of(t: Tensor) -> UOp:
+    out = UOp(Ops.BUFFER, (), ParamArg(0, t.uop.dtype, t.uop.shape))
+    return sink(UOp(Ops.STORE, (out, t.uop))).replace(arg=KernelInfo("k"))
+
+
+def nest_of(t: Tensor) -> Nest:
+    return analyse([(s.src[0], s.src[1]) for s in root_of(t).src])
+
+
+def cost(t: Tensor, **sizes) -> Cost:
+    return Model(nest_of(t), MACHINE).cost(Opts(**sizes))
+
+
+def product(m: int, k: int, n: int) -> Tensor:
+    return array(m, k) @ array(k, n)
+
+
+def tile(rows: int, columns: int, thread=(1, 0)) -> dict:
+    return {"upcast": {0: rows, 1: columns}, "vector": 1, "lanes": 16, "thread": thread}
+
+
+# -------------------------------------------------------------------------------------------------------- one cost
+
+
+def test_the_busiest_part_takes_the_time():
+    busy = Cost(operations=1e6, accesses=1e5)
+    assert busy.seconds(MACHINE) < Cost(operations=1e6, accesses=9e5).seconds(MACHINE)
+    assert Cost(accesses=1e6).seconds(MACHINE) == Cost(operations=1e6).seconds(MACHINE)
+    assert Cost(1e6, 1e6, 1e6).seconds(MACHINE) < 2 * Cost(1e6).seconds(MACHINE), "they overlap"
+
+
+def test_the_last_round_of_tasks_may_leave_cores_idle():
+    even, odd, one = (Cost(1e8, tasks=n).seconds(MACHINE) for n in (2, 3, 1))
+    assert even < odd < one
+    assert odd / even == pytest.approx(4 / 3, rel=1e-3)
+
+
+def test_bytes_from_further_away_take_longer():
+    times = [Cost(moved={level: 1e9}, tasks=2).seconds(MACHINE) for level in ("L2", "L3", "memory")]
+    assert times == sorted(times) and times[0] < times[2] / 2
+
+
+def test_nothing_takes_the_time_of_a_launch():
+    assert Cost().seconds(MACHINE) == LAUNCH[False] < Cost(tasks=2).seconds(MACHINE) == LAUNCH[True]
+
+
+# ----------------------------------------------------------------------------------------------------------- a nest
+
+
+def test_a_product_takes_its_multiplications():
+    """An FMA is one operation; loops and nothing else come on top."""
+    found = cost(product(512, 256, 512), **tile(4, 64))
+    assert 512 * 512 * 256 / 16 <= found.operations <= 1.1 * 512 * 512 * 256 / 16
+
+
+def test_edges_are_computed_again():
+    assert (
+        cost(product(65, 64, 64), **tile(8, 64)).operations > 1.1 * cost(product(64, 64, 64), **tile(8, 64)).operations
+    )
+
+
+def test_a_taller_tile_loads_less():
+    loads = [cost(product(240, 64, 256), **tile(rows, 64)).accesses for rows in (1, 2, 4, 6)]
+    assert loads == sorted(loads, reverse=True)
+
+
+def test_few_accumulators_wait():
+    found = cost(product(64, 64, 64), **tile(1, 16))
+    assert found.waits > found.operations
+    found = cost(product(64, 64, 64), **tile(4, 64))
+    assert found.waits < found.operations
+
+
+def test_what_lanes_do_not_find_side_by_side_is_dear():
+    t = array(256, 256).T * 2
+    across = cost(t, upcast={1: 16}, vector=1, lanes=16)
+    along = cost(array(256, 256) * 2, upcast={1: 16}, vector=1, lanes=16)
+    assert across.accesses > 20 * along.accesses
+
+
+def test_what_a_cache_holds_comes_once():
+    small = cost(product(64, 64, 64), **tile(4, 64))
+    assert small.moved["L3"] == small.moved["memory"] == 0
+    large = cost(product(2000, 1000, 2000), **tile(4, 64))
+    assert large.moved["L2"] > large.moved["L3"] > 0
+    rows_inside, columns_inside = (
+        cost(product(4000, 100, 4000), **tile(4, 64, order)).moved["L3"] for order in ((1, 0), (0, 1))
+    )
+    assert rows_inside < columns_inside / 4, "64 columns stay in a cache while 4 rows at a time go by"
+
+
+def test_one_array_read_twice_takes_its_place_once():
+    x = array(64, 4096)
+    once, twice = nest_of(x.sum(1)), nest_of((x * x.sum(1, keepdim=True)).sum(1))
+    opts = Opts(unroll=4, reduce_lanes=16, thread=0)
+    assert Model(twice, MACHINE).moved(opts)["L3"] == Model(once, MACHINE).moved(opts)["L3"]
+
+
+def test_steps_of_a_power_of_two_crowd_a_cache():
+    model = Model(nest_of(product(512, 512, 512)), MACHINE)
+    opts = Opts(**tile(4, 64))
+    assert model.moved(opts)["L3"] > 5 * model.moved(opts, crowded=False)["L3"]
+    model = Model(nest_of(product(500, 500, 500)), MACHINE)
+    assert model.moved(opts)["L3"] < 2 * model.moved(opts, crowded=False)["L3"]
+
+
+def test_new_pages_cost():
+    assert cost(product(64, 2048, 1024), **tile(4, 64)).pages > 0
+    assert cost(product(64, 2048, 64), **tile(4, 64)).pages == 0, "many rows share a page"
+
+
+def test_work_too_small_to_share_is_one_task():
+    assert cost(product(8, 8, 64), **tile(4, 64)).tasks == 1
+    assert cost(product(512, 64, 64), **tile(4, 64)).tasks > 2
+
+
+# ------------------------------------------------------------------------------------------------------- the choice
+
+KERNELS = {
+    "product": product(100, 70, 90),
+    "odd product": product(1023, 1025, 1027),
+    "rows": array(300, 1000).sum(1),
+    "columns": array(64, 100, 64).sum((0, 1)),
+    "softmax": array(64, 500).softmax(-1),
+    "vector": array(500, 512) @ array(512),
+    "elementwise": array(300, 1) + array(300, 400),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_choice_takes_about_the_least_time(name):
+    nest = nest_of(KERNELS[name])
+    model = Model(nest, MACHINE)
+    chosen = model.choose(candidates(nest, MACHINE))
+    alike = [c for c in candidates(nest, MACHINE) if c.unroll == chosen.unroll]
+
+    def seconds(c: Opts) -> float:
+        return replace(model.core(c), pages=0.0, moved=model.moved(c, crowded=False)).seconds(MACHINE)
+
+    assert chosen in alike and seconds(chosen) <= 1.1 * min(map(seconds, alike))
+    assert all(model.least(c) <= seconds(c) for c in alike)
+
+
+def test_of_equals_the_first_is_taken():
+    nest = nest_of(product(512, 512, 512))
+    model = Model(nest, MACHINE)
+    assert model.choose(candidates(nest, MACHINE)) == next(candidates(nest, MACHINE))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_order_of_a_sum_does_not_depend_on_cores(name):
+    """Bits are the same on one core and on many."""
+    found = [schedule(root_of(KERNELS[name]), replace(MACHINE, cores=n)).arg.opts for n in (1, 2, 3, 8, 64)]
+    orders = {(o.unroll, o.lanes if o.reduce_lanes > 1 else 0, o.reduce_lanes, o.reduce_block) for o in found}
+    assert len(orders) == 1
+
+
+def test_cores_share_a_sum_over_columns():
+    """One register tile would leave all but one of them idle."""
+    opts = schedule(root_of(KERNELS["columns"]), MACHINE).arg.opts
+    assert 64 // opts.upcast_of(0) >= 2
