@@ -25,7 +25,7 @@ Parsers = Any  # what add_subparsers returns has no public name
 def main(arguments: list[str] | None = None) -> int:
     """Run a command line.  Returns the exit code; argparse ends the process itself for a wrong one (code 2)."""
     parser = argparse.ArgumentParser(
-        prog="python -m uopc",
+        prog="uopc" if os.path.basename(sys.argv[0]) == "uopc" else "python -m uopc",
         description="uopc compiles NumPy-style tensor expressions to multi-threaded, vectorised C.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

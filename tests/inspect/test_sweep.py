@@ -133,6 +133,52 @@ def test_killing_it_loses_no_finished_point(tmp_path: Path) -> None:
     assert len(after) == 6 and all(after[key].times == before[key].times for key in before)
 
 
+def test_ctrl_c_writes_what_is_finished(tmp_path: Path) -> None:
+    """The files that were asked for have the finished points; no worker is left; and --resume says how to go on."""
+    command = [sys.executable, "-m", "uopc", *sweep(tmp_path, "--impl", "numpy", "--csv", str(tmp_path / "a.csv"))]
+    command[command.index("4,8")] = ",".join(str(4 << k) for k in range(12))
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    log, stop = Log(tmp_path / "log"), time.monotonic() + 60
+    while len(log.read()) < 2 and time.monotonic() < stop:
+        time.sleep(0.02)
+    workers = children(process.pid)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130 and "--resume" in said
+    assert workers and not any(map(runs, workers))
+    rows = (tmp_path / "a.csv").read_text().splitlines()
+    assert len(rows) == 1 + len(log.read()) >= 3
+
+
+def test_what_is_left_becomes_less(tmp_path: Path) -> None:
+    """The remaining time falls from one step to the next as long as steps take what they took before."""
+    made = run.Sweep(Problem("softmax", 1), [4, 8], ["a", "b"], 1, Log(tmp_path / "log"), rounds=3, seconds=0.3)
+    clock = run._Clock(made)
+    clock.took("a", 4, 0.5)
+    clock.took("b", 4, 0.5)
+    steps = [(i, n, k) for n in (4, 8) for k in (None, 0, 1, 2) for i in ("a", "b")]
+    left = [clock.left(*step) for step in steps]
+    assert left == sorted(left, reverse=True) and left[-1] > 0
+
+
+def test_the_peak_is_that_of_the_threads_in_question() -> None:
+    one, two = (results.environment(n) for n in (1, 2))
+    assert (one["threads"], two["threads"]) == (1, 2) and one["peak_gflops"] > 0
+
+
+def test_what_was_freed_before_is_no_part_of_the_memory_of_a_call() -> None:
+    """A call is charged for what it uses, also where an earlier one has used and freed as much."""
+    import numpy as np
+
+    from uopc.inspect.sweep.measure import PeakMemory
+
+    for _ in range(3):
+        peak = PeakMemory()
+        made = np.ones(1 << 20)
+        assert peak.grown >= made.nbytes * 0.9
+        del made
+
+
 def test_what_does_not_fit_is_skipped_with_the_estimate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "available_memory", lambda: 1 << 20)
     out = io.StringIO()

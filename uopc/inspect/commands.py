@@ -195,7 +195,7 @@ def _sweep(chosen: argparse.Namespace) -> int:
         print(wrong, file=sys.stderr)
         return 2
     threads = chosen.threads or get_num_threads()
-    where = results.environment()
+    where = results.environment(threads)
     log = results.Log(Path(chosen.log) if chosen.log else results.Log.default(problem, threads))
     known = log.read() if chosen.resume else {}
     if not chosen.resume:

@@ -25,6 +25,9 @@ class PeakMemory:
     """``grown``: by how many bytes the peak of the process's memory exceeds what it had when this was made."""
 
     def __init__(self) -> None:
+        gc.collect()
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)  # else what earlier work freed would be there for this one
         with suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from now
         self.before = self.resident()

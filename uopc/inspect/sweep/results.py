@@ -24,6 +24,7 @@ from uopc.runtime.device import device
 
 # Of the columns of the table, of which a sweep prints one part a size.
 WIDTHS = (6, 14, 8, 8, 8, 7, 8)
+PAGE = 4096  # bytes: what grew by less is drawn so, since no logarithm is of nothing
 
 
 @dataclass
@@ -79,24 +80,26 @@ def own_version() -> str:
         return "from a checkout"
 
 
-def environment() -> dict[str, Any]:
-    """Where it was measured."""
+def environment(threads: int | None = None) -> dict[str, Any]:
+    """Where it is measured, with so many threads (those in force)."""
     from uopc.inspect.roofline import roofline
-    from uopc.runtime import get_num_threads
+    from uopc.runtime import get_num_threads, num_threads
     from uopc.runtime.compiler import find_compiler
 
-    machine = device()
+    machine, threads = device(), threads or get_num_threads()
+    with num_threads(threads):
+        peak = roofline().all.flops
     return {
         "cpu": machine.cpu_model,
         "vector_bytes": machine.vector_bytes,
         "caches": {"l1d": machine.l1d, "l2": machine.l2, "l3": machine.l3},
-        "threads": get_num_threads(),
+        "threads": threads,
         "compiler": find_compiler().identity.splitlines()[0],
         "python": platform.python_version(),
         "system": platform.platform(),
         "uopc": own_version(),
         "numpy": np.__version__,
-        "peak_gflops": roofline().all.flops * 1e-9,
+        "peak_gflops": peak * 1e-9,
         "load": os.getloadavg(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
@@ -202,7 +205,7 @@ def plot(path: str, points: Iterable[Point], problem: Problem, where: dict[str, 
         axes[0].plot(sizes, [p.least * 1e3 for p in mine], "o-", label=impl)
         if known:
             axes[1].plot(sizes, [p.rate for p in mine], "o-", label=impl)
-        axes[-1].plot(sizes, [max(p.memory, 1) / 2**20 for p in mine], "o-", label=impl)
+        axes[-1].plot(sizes, [max(p.memory, PAGE) / 2**20 for p in mine], "o-", label=impl)
     titles = ["time, ms", *(["GFLOP/s"] if known else []), "peak memory, MiB"]
     for axis, title in zip(axes, titles):
         axis.set(xscale="log", yscale="log", title=title, xlabel="n")

@@ -21,6 +21,7 @@ ROUNDS = 5
 SECONDS = 0.4  # that one point's rounds take together, at least
 PATIENCE = 300.0  # seconds that a worker may take for one answer
 SLOW = 2.0  # a call that takes longer than this is run once or twice, not in rounds
+BAR = 24  # characters
 MEMORY_SHARE = 0.8  # of what is available may be used
 
 _THREADS = (
@@ -100,7 +101,7 @@ class Sweep:
         """The points of one size: all are prepared, then timed round by round."""
         ready: list[tuple[Point, Worker, float]] = []
         for impl in impls:
-            clock.show(impl, problem.n, "prepares")
+            clock.show(impl, problem.n)
             point = Point(impl, problem.n, flops=problem.flops)
             start = time.monotonic()
             try:
@@ -121,7 +122,7 @@ class Sweep:
                 ready.append((point, worker, answer["once"]))
         for k in range(self.rounds):
             for point, worker, _ in ready:
-                clock.show(point.impl, problem.n, f"round {k + 1} of {self.rounds}")
+                clock.show(point.impl, problem.n, k)
                 try:
                     point.times += worker.ask("round", seconds=self.seconds / self.rounds)["times"]
                 except WorkerFailed as failed:
@@ -162,28 +163,35 @@ class _Clock:
         self.sweep = sweep
         self.start = time.monotonic()
         self.last: dict[str, tuple[int, float]] = {}
+        self.done = 0  # characters of the bar, which never goes back
 
     def took(self, impl: str, n: int, seconds: float) -> None:
         """A point was prepared in so many seconds."""
         self.last[impl] = n, seconds
 
-    def left(self, impl: str, n: int) -> float:
-        """Seconds until the end, from here on."""
-        order = [(m, i) for m in self.sweep.sizes for i in self.sweep.impls]
-        at = order.index((n, impl))
+    def left(self, impl: str, n: int, round_: int | None = None) -> float:
+        """Seconds until the end, from the preparation of a point on, or from a round of its size (from 0) on."""
+        rounds, impls = self.sweep.seconds * 1.3, self.sweep.impls
         total = 0.0
-        for m, i in order[at:]:
+        for m, i in [(m, i) for m in self.sweep.sizes if m >= n for i in impls]:
+            if m == n and round_ is not None:
+                total += rounds * (1 - (round_ + impls.index(impl) / len(impls)) / self.sweep.rounds)
+                continue
             known, seconds = self.last.get(i, (m, 1.0))
-            grown = max(1.0, (m / known) ** 2)
-            total += min(seconds, 1.0) + max(seconds - 1.0, 0.0) * grown + self.sweep.seconds * 1.3
+            if m > n or impls.index(i) >= impls.index(impl):
+                total += min(seconds, 1.0) + max(seconds - 1.0, 0.0) * max(1.0, (m / known) ** 2)
+            total += rounds
         return total
 
-    def show(self, impl: str, n: int, what: str) -> None:
-        """The line of progress."""
+    def show(self, impl: str, n: int, round_: int | None = None) -> None:
+        """The line of progress, before a point is prepared or in a round of its size."""
         sizes = self.sweep.sizes
-        part = f"size {sizes.index(n) + 1} of {len(sizes)}"
-        spent = time.monotonic() - self.start
-        progress(f"{part}: n={n} {impl} {what}; {duration(spent)} spent, about {duration(self.left(impl, n))} left")
+        spent, left = time.monotonic() - self.start, self.left(impl, n, round_)
+        self.done = max(self.done, round(BAR * spent / (spent + left)))
+        bar = "#" * self.done + "." * (BAR - self.done)
+        what = "prepares" if round_ is None else f"round {round_ + 1} of {self.sweep.rounds}"
+        times = f"{duration(spent)} spent, about {duration(left)} left"
+        progress(f"[{bar}] size {sizes.index(n) + 1} of {len(sizes)}: n={n} {impl} {what}; {times}")
 
 
 def available_memory() -> int:
