@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -15,42 +15,33 @@ sys.path.insert(0, str(Path(__file__).parent))  # cases and peers, as compare.py
 
 from cases import Case
 
-from uopc import Tensor
-from uopc._hot.runtime import get_num_threads
-from uopc.count import count
-from uopc.pipeline import make_plan
+from uopc import options
+from uopc.runtime import get_num_threads
 from uopc.runtime.compiler import clear_memory_cache
 
+if TYPE_CHECKING:
+    from uopc.inspect.fixture import UopcBenchmark
 
-def plan_facts(*roots: Tensor, **fields: Any) -> dict[str, Any]:
-    """What the compiler made of graphs: kernels, temporaries, and the work of the loops.  No noise touches these."""
-    plan = make_plan([t.uop for t in roots], **fields)
-    work = [count(call.kernel.linear) for call in plan.calls]
-    return {
-        "kernels": [call.kernel.name for call in plan.calls],
-        "temporary_bytes": sum(dtype.itemsize * n for dtype, n in plan.temps),
-        "executed_flops": sum(w.flops for w in work),
-        "plan_bytes": sum(w.moved for w in work),
-    }
+pytest_plugins = ["uopc.inspect.fixture"]
 
 
 @pytest.fixture
-def measure(benchmark: Any) -> Callable[[Case], None]:
+def measure(uopc_benchmark: UopcBenchmark) -> Callable[[Case], None]:
     """Measures a case: compiles it, compares with the exact rows, records its plan, and times calls."""
     from peers import Skip, with_uopc
 
     def run(case: Case) -> None:
-        arrays = case.arrays()
+        arrays, benchmark = case.arrays(), uopc_benchmark.benchmark
         try:
             prepared = with_uopc.build("uopc", case, arrays)
         except Skip as skip:
             pytest.skip(str(skip))
         error = case.error(prepared.read(prepared.run()), case.exact(arrays, case.sampled_rows()))
         assert error < (1e-2 if case.dtype == "bfloat16" else 1e-4), f"{case.name}: error {error}"
-        tensors = [x if isinstance(x, Tensor) else Tensor(x) for x in with_uopc.arguments(case, arrays)]
         fields = {} if getattr(case, "fused", True) else {"fuse_reduce": False}
-        facts = plan_facts(with_uopc.function(case)(*tensors), **fields)
-        benchmark(prepared.run)
+        with options(**fields):
+            uopc_benchmark.record(with_uopc.function(case), *with_uopc.arguments(case, arrays))
+        uopc_benchmark.time(prepared.run)
         if benchmark.stats is not None:  # --benchmark-disable
             best = benchmark.stats.stats.min
             benchmark.extra_info.update(gflops=case.flops / best * 1e-9, gbytes=case.moved / best * 1e-9)
@@ -61,7 +52,6 @@ def measure(benchmark: Any) -> Callable[[Case], None]:
             how=prepared.how,
             threads=get_num_threads(),
             load=os.getloadavg()[0],
-            **facts,
         )
 
     return run

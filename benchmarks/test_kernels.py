@@ -2,8 +2,9 @@
 
     pytest benchmarks/test_kernels.py -k causal --benchmark-json=out.json
 
-``extra_info`` has the useful FLOPs and bytes of each case, the rates, the error against float64, and what its plan is:
-kernels, bytes of temporaries, FLOPs executed.  The last are the same on every machine of one kind, however busy.
+``extra_info`` has the useful FLOPs and bytes of each case, the rates, the error against float64, and under "uopc" what
+its plan is: kernels, FLOPs, bytes, temporaries, recompute.  The last are the same on every machine of one kind, however
+busy.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """bench: two runs of pytest-benchmark compared, so that noise raises no alarm and a real change does.
 
 Times are compared by the minimum and the median of their rounds.  A bootstrap (Efron 1979) gives the interval of each
-ratio; a benchmark is slower only where the whole interval lies beyond the threshold, for both.  Facts of the plan that
-the ``uopc_benchmark`` fixture records are compared exactly: no clock is in them.
+ratio; a benchmark is slower only where the whole interval lies beyond the threshold, for both.  Where the
+``uopc_benchmark`` fixture timed a reference workload around each benchmark, ratios are also taken of times divided by
+its times, and must say the same: what the machine did meanwhile is no regression.  Facts of the plan that the fixture
+records are compared exactly: no clock is in them.
 """
 
 from __future__ import annotations
@@ -19,21 +21,23 @@ from uopc.inspect.table import table
 SAMPLES = 2000
 CONFIDENCE = 0.99  # of the interval: a suite of a hundred benchmarks is compared at once
 FACTS = "uopc"  # the key of the facts in extra_info
-# of a suite that records facts of plans side by side with others
-PLAN_KEYS = ("kernels", "temporary_bytes", "executed_flops", "plan_bytes", "recompute")
+REFERENCE = "reference"  # the key of the seconds of the reference workload, timed around the benchmark
 SUBSETS = 0.5  # of the rounds, whose minimum is taken in each sample
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One benchmark.  minimum, median: (ratio, low, high) of after to before.  changes: facts of the plan that are
-    other ones, as text; worse_facts: those that grew.  missing: "before" or "after" where it has no other."""
+    """One benchmark.  minimum, median: (ratio, low, high) of after to before.  beside: that of the minimum, divided by
+    that of the reference workload.  machine: by how much the reference workload was slower.  changes: facts of the plan
+    that are other ones, as text; worse_facts: those that grew.  missing: "before" or "after" where it has no other."""
 
     name: str
     before: float = 0.0
     after: float = 0.0
     minimum: tuple[float, float, float] = (1.0, 1.0, 1.0)
     median: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    beside: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    machine: float = 1.0
     slower: bool = False
     faster: bool = False
     changes: list[str] = field(default_factory=list)
@@ -101,8 +105,12 @@ def compare(name: str, old: dict[str, Any], new: dict[str, Any], threshold: floa
     """One benchmark in two runs; times of the second are multiplied by ``speed``."""
     a, b = _times(old), _times(new) * speed
     random = np.random.default_rng(0)
-    minimum = _interval(a, b, np.min, random)
-    median = _interval(a, b, np.median, random)
+    beside = [np.array(run.get("extra_info", {}).get(REFERENCE, ()), float) for run in (old, new)]
+    known = all(len(x) for x in beside)
+    minimum, median = (_interval(a, b, s, random) for s in (np.min, np.median))
+    # where the machine itself was timed, it must neither excuse nor accuse
+    relative = [_interval(a, b, s, random, beside) for s in (np.min, np.median)] if known else []
+    intervals = [minimum, median, *relative]
     changes, worse = _facts(old, new)
     return Comparison(
         name,
@@ -110,17 +118,23 @@ def compare(name: str, old: dict[str, Any], new: dict[str, Any], threshold: floa
         float(b.min()),
         minimum,
         median,
-        slower=minimum[1] > 1 + threshold and median[1] > 1 + threshold,
-        faster=minimum[2] < 1 - threshold and median[2] < 1 - threshold,
+        beside=relative[0] if known else minimum,
+        machine=float(np.median(beside[1]) / np.median(beside[0])) if known else 1.0,
+        slower=all(low > 1 + threshold for _, low, _ in intervals),
+        faster=all(high < 1 - threshold for _, _, high in intervals),
         changes=changes,
         worse_facts=worse,
     )
 
 
 def _interval(
-    a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], statistic: Any, random: np.random.Generator
+    a: np.ndarray[Any, Any],
+    b: np.ndarray[Any, Any],
+    statistic: Any,
+    random: np.random.Generator,
+    beside: list[np.ndarray[Any, Any]] | None = None,
 ) -> tuple[float, float, float]:
-    """The ratio of a statistic of b to that of a, and its interval."""
+    """The ratio of a statistic of b to that of a, and its interval.  beside: times by which they are divided."""
 
     def drawn(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         # of a minimum, the bootstrap of all rounds would nearly always give the same one
@@ -128,19 +142,17 @@ def _interval(
         rows: np.ndarray[Any, Any] = statistic(random.choice(x, (SAMPLES, count)), axis=1)
         return rows
 
-    ratios = drawn(b) / drawn(a)
+    ratios, ratio = drawn(b) / drawn(a), statistic(b) / statistic(a)
+    if beside is not None:
+        ratios = ratios / (drawn(beside[1]) / drawn(beside[0]))
+        ratio = ratio / (statistic(beside[1]) / statistic(beside[0]))
     low, high = np.quantile(ratios, ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2))
-    return float(statistic(b) / statistic(a)), float(low), float(high)
-
-
-def _facts_of(info: dict[str, Any]) -> dict[str, Any]:
-    """What ``uopc_benchmark`` recorded, or the suite of this repository beside its rates."""
-    return info.get(FACTS) or {key: info[key] for key in PLAN_KEYS if key in info}
+    return float(ratio), float(low), float(high)
 
 
 def _facts(old: dict[str, Any], new: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Facts that are other ones, and those that grew."""
-    was, now = (_facts_of(run.get("extra_info", {})) for run in (old, new))
+    was, now = (run.get("extra_info", {}).get(FACTS, {}) for run in (old, new))
     if not was or not now:
         return [], []
     changes, worse = [], []
@@ -164,10 +176,12 @@ def as_table(comparisons: list[Comparison]) -> str:
     rows = []
     for c in sorted(comparisons, key=lambda c: (c.worse, c.name)):
         if c.missing:
-            rows.append([c.name, "-", "-", "-", "-", c.verdict])
+            rows.append([c.name, *["-"] * 5, c.verdict])
             continue
         spread = f"{c.minimum[1]:.3f} to {c.minimum[2]:.3f}"
-        rows.append([c.name, duration(c.before), duration(c.after), f"{c.minimum[0]:.3f}", spread, c.verdict])
+        times = [duration(c.before), duration(c.after), f"{c.machine:.2f}", f"{c.minimum[0]:.3f}"]
+        rows.append([c.name, *times, spread, c.verdict])
     bad = sum(c.worse for c in comparisons)
-    title = f"{len(comparisons)} benchmarks, {bad} regression{'s' if bad != 1 else ''}"
-    return table(title, ["benchmark", "before", "after", "ratio", "interval", "verdict"], rows)
+    plural = "s" if len(comparisons) != 1 else ""
+    title = f"{len(comparisons)} benchmark{plural}, {bad} regression{'s' if bad != 1 else ''}"
+    return table(title, ["benchmark", "before", "after", "machine", "ratio", "interval", "verdict"], rows)

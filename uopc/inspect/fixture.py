@@ -8,19 +8,33 @@ In a conftest.py:
         uopc_benchmark(loss, x, target)  # kernels, FLOPs, bytes, temporaries, recompute: in extra_info["uopc"]
 
 A structural regression (a kernel more, a value computed twice) is then seen by ``python -m uopc bench compare`` on
-however noisy a machine.  Needs pytest-benchmark.
+however noisy a machine.  Before and after each benchmark a reference workload is timed, whose work never changes
+(extra_info["reference"]): a slower machine is told from slower code.  Needs pytest-benchmark.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
 
-from uopc.inspect.bench import FACTS
+from uopc.inspect.bench import FACTS, REFERENCE
 from uopc.inspect.explain import explain
+from uopc.inspect.probes import Probe, Probes
 from uopc.jit import jit
+from uopc.runtime import get_num_threads
+from uopc.runtime.device import device
+
+STEPS = 160_000  # of FMAs on all threads: a millisecond, which sleeping threads still join
+RUNS = 20  # before, and as many after
+
+
+@cache
+def _workload(threads: int) -> Probe:
+    """FMAs from registers: what they take depends on the machine, and on who else uses it."""
+    return Probes(threads, device()).fma(STEPS)
 
 
 class UopcBenchmark:
@@ -34,13 +48,21 @@ class UopcBenchmark:
         self.record(function, *args, **kwargs)
         captured = jit(function)
         captured(*args, **kwargs)  # compiled before the clock runs
-        return self.benchmark(captured, *args, **kwargs)
+        return self.time(captured, *args, **kwargs)
 
     def record(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Record the facts alone."""
         facts = explain(function, *args, **kwargs).facts()
         self.benchmark.extra_info[FACTS] = facts
         return facts
+
+    def time(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Time any function, with the reference workload before and after it.  Returns what that returns."""
+        probe = _workload(get_num_threads())
+        before = [probe.seconds() for _ in range(RUNS)]
+        result = self.benchmark(function, *args, **kwargs)
+        self.benchmark.extra_info[REFERENCE] = before + [probe.seconds() for _ in range(RUNS)]
+        return result
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -192,9 +193,15 @@ class Probes:
         }
         self._out = np.zeros(max(threads, TRIPS), np.float32)
         self._none = np.zeros(16, np.float32)
-        self._source = _touched(self.sizes["memory"])
-        self._target = _touched(self.sizes["memory"])
         self._orders: dict[int, np.ndarray] = {}
+
+    @cached_property
+    def _source(self) -> np.ndarray:
+        return _touched(self.sizes["memory"])
+
+    @cached_property
+    def _target(self) -> np.ndarray:
+        return _touched(self.sizes["memory"])
 
     def _made(self, name: str, runs: int, arrays: tuple[np.ndarray, ...], how: tuple[int, int], amount: float) -> Probe:
         plan = NativePlan([(self._library, name, range(4))] * runs, 4)
