@@ -32,6 +32,8 @@ NARROW_STEPS = 4
 NARROW_UNROLL = 4
 # Fewer rows than this are no axis for lanes if another one has more.
 LEAST_ROWS = 8
+# Steps that a running maximum or sum of each row takes at once.
+STEPS_AT_ONCE = 4
 # Steps at once of a value that is computed from other tiles alone: enough to overlap, few enough to compile fast.
 PLAIN_STEPS = 2
 
@@ -160,10 +162,10 @@ def _tile_of(at: Idx, known: dict[UOp, int], layout: _Layout, u: UOp, sizes: Siz
     return _rows_last(tuple(extents), rows, upcast, sizes)
 
 
-def _rows_last(extents: tuple[int, ...], rows: int, upcast: dict[int, int], sizes: Sizes) -> Tile:
+def _rows_last(extents: tuple[int, ...], rows: int, upcast: dict[int, int], sizes: Sizes, unroll: int = 1) -> Tile:
     """A tile in whose memory the rows are neighbours."""
     order = (*[a for a in range(len(extents)) if a != rows], rows)
-    return Tile(extents, Opts(upcast, vector=rows, lanes=sizes.lanes), layout=order)
+    return Tile(extents, Opts(upcast, unroll, vector=rows, lanes=sizes.lanes), layout=order)
 
 
 def _running(k: int, layout: _Layout, shape: tuple[int, ...], sizes: Sizes) -> Tile:
@@ -180,7 +182,8 @@ def _running(k: int, layout: _Layout, shape: tuple[int, ...], sizes: Sizes) -> T
     upcast = {rows: sizes.rows}
     if own:
         upcast[own[-1]] = sizes.tile_columns(extents[own[-1]])
-    return _rows_last(extents, rows, upcast, sizes)
+    # a value for each row alone fills few registers: its steps do not wait for each other then
+    return _rows_last(extents, rows, upcast, sizes, unroll=1 if own else STEPS_AT_ONCE)
 
 
 def _columns(extents: tuple[int, ...], own: list[int], sizes: Sizes) -> Opts:

@@ -163,6 +163,8 @@ class Cascade:
         requests: list[Request] = []
         loops: list[list[UOp]] = []
         opts = without_lanes(ctx.opts) if in_lanes(at, None) else ctx.opts
+        if self.tile(k).opts is not None and self.tile(k).opts.unroll > 1:
+            opts = replace(opts, unroll=self.tile(k).opts.unroll)
         for segment in segments(part.size, opts):
             step, inner, _ = segment_index(segment, ctx)
             along = ctx.simplify(start + step)
