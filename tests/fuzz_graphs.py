@@ -56,13 +56,14 @@ SMALL_SIZES = {
         "MAX_KERNEL_OPS": 12,
         "MAX_INSTANCES": 4,
         "BROADCAST_WORK": 16,
+        "GROUP": 5,
     },
     "uopc.blockize.panels": {"LEAST_TILES": 2, "BLOCK_ROWS": 12, "BLOCK_REDUCE": 7, "ALIASING_STEP": 16},
+    "uopc.blockize.overlaps": {"LEAST_READINGS": 1, "LONGEST_CHAIN": 5, "BLOCK_ROWS": 5, "LEAST_BLOCKS": 2},
     "uopc.blockize.cascades": {"LEAST_ROWS": 2},
     "uopc.opt.layout": {"REUSE": 2, "LEAST_LANES": 2},
-    "uopc.opt.schedule": {"SUM_BLOCK": 3, "MERGE_WORK": 1, "ENOUGH_TRIPS": 2},
+    "uopc.opt.sizes": {"SUM_BLOCK": 3, "MERGE_WORK": 1, "ENOUGH_TRIPS": 2},
     "uopc.render_c.kernel": {"CHUNK_WORK": 40, "MAX_CHUNKS": 64, "MAX_DEPTH": 4},
-    "uopc.pipeline": {"GROUP": 5},
 }
 MACHINES = ("own", "small", "narrow")
 

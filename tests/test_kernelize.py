@@ -194,3 +194,12 @@ def test_kernelize_stages_the_roots():
     root = sink((array(4) + 1.0).uop, array(3).uop)
     made = kernelize(root)
     assert [u.op for u in made.src] == [Ops.STAGE, Ops.BUFFER]
+
+
+def test_sources_of_one_shape_compute_once_what_they_share():
+    x, y = array(64, 32).exp(), array(64, 32).exp()
+    low, high = x.minimum(y), x.maximum(y)
+    p = plan(low.cat(high, low + high, high - low, low * 2, axis=1))
+    assert len(p.kernels) == 1 and not p.temps
+    once = count(plan(x).kernels[0].linear).flops
+    assert count(p.kernels[0].linear).flops <= 2 * once + 8 * 64 * 32

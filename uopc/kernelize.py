@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import importlib
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +38,9 @@ MAX_KERNEL_OPS = 400
 MAX_INSTANCES = 24
 # STACKs and CATs of more or dearer sources are written source by source; others are a choice made for each element.
 MAX_INLINE_SOURCES = 4
+# STACKs and CATs of more sources than this are written by several kernels, so that no kernel has thousands of
+# arguments.
+GROUP = 32
 # A reduction of at least so many elements to few results is done in parts, so that all threads take part.
 SPLIT_ELEMENTS = 1 << 17
 SPLIT_PART = 1 << 15
@@ -184,6 +188,17 @@ def _regroup(old: tuple[int, ...], new: tuple[int, ...], axes: Axes) -> Axes:
     return tuple(out)
 
 
+def runs(sources: tuple[UOp, ...]) -> Iterator[tuple[int, int]]:
+    """The sources of a STACK or CAT that one kernel writes: first and last (exclusive) of each run of one shape."""
+    first = 0
+    while first < len(sources):
+        last = first
+        while last < len(sources) and last - first < GROUP and sources[last].shape == sources[first].shape:
+            last += 1
+        yield first, last
+        first = last
+
+
 class _Cuts:
     """The traversal: every node after all its users."""
 
@@ -223,10 +238,8 @@ class _Cuts:
                 self.pass_down(u, {(kernel, _fresh_index(u, kernel)): False for kernel in kernels})
             elif u in self.staged or u in self.under_stage or (self.instances.get(u) and self.wants_buffer(u)):
                 self.staged.add(u)
-                if u.op in _CHOICE:  # written source by source, each at its own index
-                    for s in u.src:
-                        # sources share kernels, and a cascade shares none
-                        self.instances.setdefault(s, {})[self.start_kernel(s)] = False
+                if u.op in _CHOICE:
+                    self.write_sources(u)
                 else:
                     self.write(u)
             else:
@@ -243,6 +256,14 @@ class _Cuts:
             self.pass_down(u, {self.start_kernel(u): True})
         else:
             self.instances.setdefault(value, {})[self.start_kernel(value)] = True
+
+    def write_sources(self, u: UOp) -> None:
+        """The uses by the kernels that write a STACK or CAT source by source: one for each run of sources of one shape,
+        which computes what they share once."""
+        for first, last in runs(u.src):
+            use = self.start_kernel(u.src[first])
+            for s in u.src[first:last]:
+                self.instances.setdefault(s, {})[use] = False  # sources share kernels, and a cascade shares none
 
     def start_kernel(self, u: UOp) -> tuple[_Kernel, Axes]:
         """A kernel that writes ``u`` down, and the index at which it computes it."""

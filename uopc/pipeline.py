@@ -21,7 +21,7 @@ from uopc.cascade import cascade
 from uopc.cost import Candidate
 from uopc.decompose import decompose
 from uopc.joint import Store, at_root, joint, order
-from uopc.kernelize import kernelize
+from uopc.kernelize import kernelize, runs
 from uopc.linearize import linearize
 from uopc.ops import KernelInfo, Level, Ops, ParamArg, Stage
 from uopc.opt.accumulate import accumulate
@@ -37,10 +37,6 @@ from uopc.render_c import render_c
 from uopc.runtime.device import Device, device
 from uopc.simplify import simplify
 from uopc.uop import DType, UOp, format_graph, sink, toposort
-
-# STACKs and CATs of more sources than this are written by several kernels, so that no kernel has thousands of
-# arguments.
-GROUP = 32
 
 
 @dataclass(frozen=True)
@@ -293,16 +289,11 @@ class _Split:
         """A STACK or CAT source by source: runs of sources of one shape share a kernel."""
         axis = 0 if body.op is Ops.STACK else body.arg
         parts = [UOp(Ops.RESHAPE, (s,), (1, *s.shape)) if body.op is Ops.STACK else s for s in body.src]
-        at = first = 0
-        while first < len(parts):
-            last = first
-            while last < len(parts) and last - first < GROUP and parts[last].shape == parts[first].shape:
-                last += 1
-            size = parts[first].shape[axis]
+        at = 0
+        for first, last in runs(tuple(parts)):
             if 0 not in parts[first].shape:
                 self.write_run(out, parts[first:last], axis, at)
-            at += (last - first) * size
-            first = last
+            at += (last - first) * parts[first].shape[axis]
 
     def write_run(self, out: UOp, parts: list[UOp], axis: int, at: int) -> None:
         """Parts of one shape, side by side along ``axis`` from ``at`` on.

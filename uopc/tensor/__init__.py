@@ -3,7 +3,7 @@
 Each file adds one subject to the class of the file before; a new method is one function in one file.
 
 core (state, values) -> casts -> movement -> arithmetic -> functions -> reduce -> indexing -> creation -> contraction ->
-nn -> convolution -> random
+nn -> convolution -> sorting -> random
 """
 
 from __future__ import annotations

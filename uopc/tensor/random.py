@@ -20,9 +20,9 @@ from uopc.dtype import DType, dtypes, to_dtype
 from uopc.ops import Ops
 from uopc.runtime.capture import is_recording, note_key
 from uopc.runtime.storage import new_buffer
-from uopc.tensor.convolution import Convolution
 from uopc.tensor.core import as_dtype
 from uopc.tensor.shapes import Shape, counter, expand, integer, reshape, sizes
+from uopc.tensor.sorting import Sorting
 from uopc.uop import UOp
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def next_key() -> np.ndarray[Any, Any]:
     return np.array(threefry(*_State.key, call & _MASK, call >> 32), np.uint32)
 
 
-class Random(Convolution):
+class Random(Sorting):
     """Uniform, normal and integer random numbers."""
 
     __slots__ = ()
