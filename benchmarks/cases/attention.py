@@ -20,7 +20,8 @@ class Attention(Case):
     keys: how many there are, n by default.  kv_heads: for k and v, ``heads`` by default.
     form: "plain"; "causal"; "window" (causal, and no further back than ``window``); "alibi" (a slope for each head
     times the distance); "softcap" (tanh(score / 20) * 20); "bias" (an array (heads, n, keys) is added); "padding" (an
-    array of booleans (batch, 1, 1, keys) says which keys exist).
+    array of booleans (batch, 1, 1, keys) says which keys exist); "documents" (an array of booleans (n, keys): rows and
+    keys are texts of ``window`` one after another, and see their own).
     heads_inside: the arrays are (batch, n, heads, d), seen as (batch, heads, n, d).
     fused: whether uopc may; where not, it runs with ``fuse_reduce=False``.
     """
@@ -67,6 +68,8 @@ class Attention(Case):
             per_head = sum(min(i + 1, self.window) for i in range(self.n))
         elif self.form == "padding":
             return int(self.valid_keys().sum()) * self.heads * self.n
+        elif self.form == "documents":
+            per_head = int(self.same_document().sum())
         else:
             per_head = self.n * self.keys
         return self.batch * self.heads * per_head
@@ -104,6 +107,8 @@ class Attention(Case):
             out["mask"] = normal(rng, (self.heads, self.n, self.keys))
         elif self.form == "padding":
             out["mask"] = self.valid_keys().reshape(self.batch, 1, 1, self.keys)
+        elif self.form == "documents":
+            out["mask"] = self.same_document()
         elif self.form == "alibi":
             out["slopes"] = self.slopes()
         return out
@@ -117,9 +122,13 @@ class Attention(Case):
         lengths = [max(1, self.keys - b * self.keys // 4) for b in range(self.batch)]
         return np.arange(self.keys) < np.array(lengths)[:, None]
 
+    def same_document(self) -> Array:
+        """(n, keys)."""
+        return np.arange(self.n)[:, None] // self.window == np.arange(self.keys) // self.window
+
     def dense_mask(self, arrays: dict[str, Array]) -> Array | None:
         """The mask as an array, for libraries that know no other: booleans (what is seen) or floats (to be added)."""
-        if self.form in ("bias", "padding"):
+        if self.form in ("bias", "padding", "documents"):
             return arrays["mask"]
         i, j = np.arange(self.n)[:, None], np.arange(self.keys)
         if self.form == "causal":
@@ -158,6 +167,8 @@ class Attention(Case):
             return np.where(mask, scores, NO_PAIR) if mask.dtype == bool else scores + mask[h, i]
         if self.form == "causal":
             return np.where(j <= i, scores, NO_PAIR)
+        if self.form == "documents":
+            return np.where(j // self.window == i // self.window, scores, NO_PAIR)
         if self.form == "window":
             return np.where((j <= i) & (i - j < self.window), scores, NO_PAIR)
         return scores
@@ -193,6 +204,8 @@ CASES: tuple[Attention, ...] = (
     _heads("softcap (1, 12, 1024, 64)", form="softcap", wanted=1.25),
     _heads("additive mask (1, 12, 1024, 64)", form="bias", wanted=1.25),
     _heads("padding mask (2, 12, 1024, 64)", batch=2, form="padding", wanted=1.25),
+    _heads("documents (1, 12, 1024, 64)", form="documents", window=160, wanted=1.25),
+    Attention(name="decode 1 head 65536 keys", n=1, keys=65536, wanted=1.2),
     Attention(name="decode 12 heads 4096 keys", heads=12, n=1, keys=4096, wanted=1.2),
     Attention(name="decode 12 heads 65536 keys", heads=12, n=1, keys=65536, wanted=1.2),
     Attention(name="decode GQA 32/8 4096 keys", heads=32, kv_heads=8, n=1, keys=4096, wanted=1.2),

@@ -62,7 +62,7 @@ def _masked(case: Attention, s: Any, extra: Any) -> Any:
         return SOFTCAP * jnp.tanh(s / SOFTCAP)
     if case.form == "bias":
         return s + extra
-    if case.form == "padding":
+    if case.form in ("padding", "documents"):
         return jnp.where(extra, s, -jnp.inf)
     if case.form == "causal":
         return jnp.where(i >= j, s, -jnp.inf)

@@ -109,7 +109,7 @@ def _graph(g: Graph, case: Attention) -> tuple[str, tuple[int, ...]]:
     if case.form == "softcap":
         cap = g.constant(np.float32(SOFTCAP))
         s = g("Mul", g("Tanh", g("Div", s, cap)), cap)
-    elif case.form in ("causal", "window", "padding"):
+    elif case.form in ("causal", "window", "padding", "documents"):
         s = g("Where", "mask", s, g.constant(np.float32(-np.inf)))
     elif case.form in ("alibi", "bias"):
         s = g("Add", s, "mask")

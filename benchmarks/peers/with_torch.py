@@ -163,6 +163,8 @@ def _mask_mod(case: Attention, tensors: dict[str, Tensor]) -> Callable[..., Tens
     if case.form == "padding":
         valid = tensors["mask"].reshape(case.batch, case.keys)
         return lambda b, h, i, j: valid[b, j]
+    if case.form == "documents":
+        return lambda b, h, i, j: i // case.window == j // case.window
     return None
 
 

@@ -49,7 +49,7 @@ def _masked(case: Attention, scores: Tensor, extra: Tensor | None) -> Tensor:
         return (scores / SOFTCAP).tanh() * SOFTCAP
     if case.form == "bias":
         return scores + extra
-    if case.form == "padding" and extra is not None:
+    if case.form in ("padding", "documents") and extra is not None:
         return extra.where(scores, -math.inf)
     if case.form == "alibi" and extra is not None:
         i, j = Tensor.arange(case.n, dtype="float32").reshape(-1, 1), Tensor.arange(case.keys, dtype="float32")
