@@ -84,7 +84,10 @@ LAYERS = (
     Layer(
         "blockize",  # its parts; the package's face is a pass
         (
-            *(f"uopc.blockize.{name}" for name in ("conditions", "limits", "operands", "dots", "sizes")),
+            *(
+                f"uopc.blockize.{name}"
+                for name in ("conditions", "limits", "operands", "dots", "sizes", "cascade_dots")
+            ),
             *(f"uopc.blockize.{name}" for name in ("cascade_cost", "overlaps", "panels", "rows", "sweeps", "cascades")),
         ),
         Inner.ORDERED,

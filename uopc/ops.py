@@ -194,12 +194,14 @@ class Tile(NamedTuple):
 
 class Component(NamedTuple):
     """One reduction of a cascade: how it combines, over which axis of its body, whether a correction follows the body
-    among the CASCADE's sources, and the tile that its running value stands in (set by ``blockize``)."""
+    among the CASCADE's sources, the tile that its running value stands in, and how many elements of the reduced axis
+    one step of the body takes (both set by ``blockize``)."""
 
     op: Ops
     axis: int
     corrected: bool
     tile: Tile | None = None
+    steps: int = 1
 
 
 class Limit(NamedTuple):

@@ -12,7 +12,9 @@ import math
 from dataclasses import dataclass, replace
 
 from uopc.blockize.cascade_cost import Shape, cascade_cost
+from uopc.blockize.cascade_dots import paired
 from uopc.blockize.conditions import PLAIN
+from uopc.blockize.dots import dotted
 from uopc.blockize.limits import Body, common, limits, tests
 from uopc.blockize.operands import View, packed, shared_parts
 from uopc.blockize.sizes import Sizes, block_sizes, other_sizes, rows_of
@@ -312,14 +314,36 @@ def _blocked(layout: _Layout, inside: list[dict[UOp, Idx]], sizes: Sizes, machin
                     staged[u] = tile
         if layout.rows is not None:
             staged.update(_turned(body, known, layout, sizes))
-    made = _with_stages(node, staged, layout, inside, sizes, known)
+    made = _with_stages(node, staged, layout, inside, sizes, known, machine)
     components = []
     for k, (c, (b, _)) in enumerate(zip(node.arg.components, bodies)):
         shape = tuple(n for a, n in enumerate(b.shape) if a != c.axis)
         components.append(c._replace(tile=_running(k, layout, shape, sizes)) if layout.axes[k] is not None else c)
     length = bodies[0][0].shape[node.arg.components[0].axis]
     arg = node.arg._replace(components=tuple(components), block=min(sizes.steps, length))
-    return _bounded(made.replace(arg=arg), layout, machine)
+    made = made.replace(arg=arg)
+    return _bounded(_with_pairs(made, layout, sizes) if machine.has_bf16_dot else made, layout, machine)
+
+
+def _with_pairs(made: UOp, layout: _Layout, sizes: Sizes) -> UOp:
+    """The CASCADE in blocks, its sums of products of bfloat16 two steps at a time; blocks then begin at even steps."""
+    if layout.rows is None:
+        return made
+    own = set(range(len(layout.outputs))) - layout.everywhere
+    components, src, new = list(made.arg.components), list(made.src), {}
+    for k, where in enumerate(layout.axes):
+        body = None if where is None else paired(layout.node, made, k, where, layout.rows, own, sizes)
+        if body is not None:
+            new[k], components[k] = body, components[k]._replace(steps=2)
+    if not new:
+        return made
+    at = 0
+    for k, c in enumerate(components):
+        src[at] = new.get(k, src[at])
+        at += 1 + c.corrected
+    length = made.src[0].shape[components[0].axis]
+    block = made.arg.block if made.arg.block == length else made.arg.block // 2 * 2
+    return made.replace(src=tuple(src), arg=made.arg._replace(components=tuple(components), block=block))
 
 
 def _bounded(made: UOp, layout: _Layout, machine: Device) -> UOp:
@@ -368,6 +392,7 @@ def _with_stages(
     inside: list[dict[UOp, Idx]],
     sizes: Sizes,
     known: dict[UOp, int],
+    machine: Device,
 ) -> UOp:
     """The CASCADE with its shared values in tiles, and the rows' operands of their producers packed."""
     packs: dict[UOp, UOp] = {}
@@ -377,8 +402,10 @@ def _with_stages(
                 rows = [a for a, i in enumerate(at) if layout.rows is not None and known.get(i) == layout.rows]
                 # the axis of the operand's shape that the rows are
                 kept = [a for a in range(len(u.src[0].shape)) if a not in u.arg.axes]
+                pairs = dotted(u) if machine.has_bf16_dot else u
+                packs[u] = pairs if pairs.op is Ops.REDUCE else u
                 if rows:
-                    packs[u] = _pack_rows(u, kept[rows[0]], sizes)
+                    packs[u] = _pack_rows(packs[u], kept[rows[0]], sizes)
     memo: dict[UOp, UOp] = {}
     for u in toposort(node):
         src = tuple(memo[s] for s in u.src)

@@ -29,6 +29,8 @@ def _base(u: UOp) -> UOp:
 def _factor(x: UOp) -> UOp | None:
     """``x`` before it was widened or rounded, of which a PAIR is exactly its values; None where there is no such."""
     base = _base(x)
+    if base.op is Ops.STAGE:  # a tile of it
+        return _factor(x.substitute({base: base.src[0]}))
     if base.op is Ops.CAST and x.dtype is dtypes.float32 and base.src[0].dtype is dtypes.bfloat16:
         return _factor(x.substitute({base: base.src[0]}))
     if x.dtype is not dtypes.bfloat16:

@@ -52,7 +52,7 @@ class Cascade:
         self.bodies = [(next(rest), next(rest) if c.corrected else None) for c in self.components]
         self.asked_before = {u.arg.component for u in toposort(node) if u.op is Ops.STATE and not u.arg.new}
         self.running: dict[int, Running] = {}
-        size = self.bodies[0][0].shape[self.components[0].axis]
+        size = self.bodies[0][0].shape[self.components[0].axis] * self.components[0].steps
         block = min(node.arg.block or size, size)
         whole = size // block
         first, trips = self.visited(block, whole, k, origin)
@@ -143,7 +143,7 @@ class Cascade:
         size = self.parts[p].size
 
         def fit(s: UOp) -> UOp:
-            return s.replace(arg=s.arg._replace(extents=tuple(size if n < 0 else n for n in s.arg.extents)))
+            return s.replace(arg=s.arg._replace(extents=tuple(-(size // n) if n < 0 else n for n in s.arg.extents)))
 
         open_ended = [
             s for s in toposort(u) if s.op is Ops.STAGE and isinstance(s.arg, Tile) and min(s.arg.extents) < 0
@@ -165,7 +165,8 @@ class Cascade:
         opts = without_lanes(ctx.opts) if in_lanes(at, None) else ctx.opts
         if self.tile(k).opts is not None and self.tile(k).opts.unroll > 1:
             opts = replace(opts, unroll=self.tile(k).opts.unroll)
-        for segment in segments(part.size, opts):
+        start = start // component.steps
+        for segment in segments(-(-part.size // component.steps), opts):
             step, inner, _ = segment_index(segment, ctx)
             along = ctx.simplify(start + step)
             requests.append((self.tagged(body, p), (*at[: component.axis], along, *at[component.axis :]), None))

@@ -49,18 +49,32 @@ def tile(u: UOp, idx: Idx, ctx: Ctx) -> tuple[list[Request], Combine]:
     """The value of a STAGE at block level, read from its tile; asks for the values that fill it."""
     arg: Tile = u.arg
     origin = block_origin(idx, ctx)
-    inner = tuple(ctx.simplify(i - o) for i, o in zip(idx, origin))
-    key = (u, origin)
-    if key in ctx.tiles:
-        cell = ctx.tiles[key]
+    known = _known(u, idx, origin, ctx)
+    inner = tuple(ctx.simplify(i - o) for i, o in zip(idx, known or origin))
+    if known is not None:
+        cell = ctx.tiles[u, known]
         return [], lambda _: cell.index(flat(inner, arg, ctx)).load()
     requests, filled = (_accumulate if u.src[0].op is Ops.REDUCE and arg.accumulate else _write)(u, origin, ctx)
 
     def combine(answers: list[UOp]) -> UOp:
-        cell = ctx.tiles[key] = filled(answers)
+        cell = ctx.tiles[u, origin] = filled(answers)
         return cell.index(flat(inner, arg, ctx)).load()
 
     return requests, combine
+
+
+def _known(u: UOp, idx: Idx, origin: Idx, ctx: Ctx) -> Idx | None:
+    """The origin of a tile of ``u`` that holds all that is asked for: every second element, from the second on, stands
+    in the tile that begins at the first."""
+    if (u, origin) in ctx.tiles:
+        return origin
+    for v, known in ctx.tiles:
+        if v is u:
+            inner = [ctx.simplify(i - o) for i, o in zip(idx, known)]
+            inside = all(i.vmin >= 0 and i.vmax < n for i, n in zip(inner, u.arg.extents))
+            if inside and not any(r in ctx.blocks for i in inner for r in i.ranges):
+                return known
+    return None
 
 
 def new_cell(dtype: DType, tile: Tile, ctx: Ctx) -> UOp:

@@ -32,6 +32,8 @@ HAS_VECTORS = {16: "__AVX__ && __F16C__", 32: "__AVX__ && __F16C__", 64: "__AVX5
 # The same of conversion to bfloat16 and dot products of it, and by how many words.
 HAS_BF16 = "__AVX512BF16__ && __AVX512VL__"
 BF16_LANES = (4, 8, 16)
+# What instructions call an integer of so many bytes.
+WIDTHS = {1: "b", 2: "w", 4: "d", 8: "q"}
 
 
 def shuffle(unit: Declarations, order: tuple[int, ...], dtype: DType) -> str:
@@ -146,13 +148,24 @@ def lane_by_lane(unit: Declarations, op: Ops, dtype: DType) -> str:
 def convert(unit: Declarations, dtype: DType, source: DType, x: Code) -> Code:
     """Lanes of another type of number."""
     t, s = unit.type(dtype), unit.type(source)
-    if {dtype.scalar(), source.scalar()} != {dtypes.float16, dtypes.float32}:
+    instruction = _conversion(dtype, source)
+    if instruction is None:
         return call("__builtin_convertvector", x, Code(t))
-    instruction = "vcvtps2ph $4, %1, %0" if dtype.scalar() is dtypes.float16 else "vcvtph2ps %1, %0"
     body = _one_instruction(instruction, dtype, "a", [f"return __builtin_convertvector(a, {t});"], unit)
     # gcc 12 takes the lanes apart; clang finds the instruction, and old ones hold no vector of halves in a register
     body = [f"{line} && !__clang__" if line.startswith("#if") else line for line in body]
     return call(unit.function(f"{type_name(dtype)}_from_{type_name(source)}", f"{t} ({s} a)", *body), x)
+
+
+def _conversion(dtype: DType, source: DType) -> str | None:
+    """The instruction that gcc does not find: between 16-bit floats and float32, and of integers to 64 bytes of wider
+    ones, which it makes of two halves."""
+    if {dtype.scalar(), source.scalar()} == {dtypes.float16, dtypes.float32}:
+        return "vcvtps2ph $4, %1, %0" if dtype.scalar() is dtypes.float16 else "vcvtph2ps %1, %0"
+    from_, to = source.scalar().itemsize, dtype.scalar().itemsize
+    if dtype.itemsize == 64 and dtype.is_int and source.is_int and from_ < to and to >= 4:
+        return f"vpmov{'s' if source.kind == 'i' else 'z'}x{WIDTHS[from_]}{WIDTHS[to]} %1, %0"
+    return None
 
 
 def _one_instruction(

@@ -3,9 +3,18 @@ typedef float f32x16 __attribute__((vector_size(64)));
 typedef unsigned short u16x16 __attribute__((vector_size(32)));
 typedef u16x16 u16x16u __attribute__((aligned(2), may_alias));
 typedef unsigned int u32x16 __attribute__((vector_size(64)));
+#define INLINE static inline __attribute__((always_inline))
+INLINE u32x16 u32x16_from_u16x16(u16x16 a) {
+#if __AVX512F__ && !__clang__
+  u32x16 r;
+  __asm__("vpmovzxwd %1, %0" : "=v"(r) : "v"(a));
+  return r;
+#else
+  return __builtin_convertvector(a, u32x16);
+#endif
+}
 typedef u32x16 u32x16u __attribute__((aligned(4), may_alias));
 typedef unsigned int u32u2 __attribute__((aligned(2), may_alias));
-#define INLINE static inline __attribute__((always_inline))
 INLINE f32x16 dot2_f32x16(u32x16 a, u32x16 b, f32x16 c) {
 #if __AVX512BF16__ && __AVX512VL__ && __clang__
   __asm__("vdpbf16ps %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
@@ -36,12 +45,12 @@ void r_64_96_range(void *const *args, long lo, long hi) {
     for (long i1 = 0; i1 < 64; i1++) {
       long v1 = i1 * 48;
       long v2 = v0 + i1 * 192;
-      u32x16 v3 = __builtin_convertvector((u16x16)*(const u16x16u *)(d2 + v2), u32x16);
-      u32x16 v4 = __builtin_convertvector((u16x16)*(const u16x16u *)(d2 + v2 + 96), u32x16);
-      u32x16 v5 = __builtin_convertvector((u16x16)*(const u16x16u *)(d2 + v2 + 16), u32x16);
-      u32x16 v6 = __builtin_convertvector((u16x16)*(const u16x16u *)(d2 + v2 + 112), u32x16);
-      u32x16 v7 = __builtin_convertvector((u16x16)*(const u16x16u *)(d2 + v2 + 32), u32x16);
-      u32x16 v8 = __builtin_convertvector((u16x16)*(const u16x16u *)(d2 + v2 + 128), u32x16);
+      u32x16 v3 = u32x16_from_u16x16((u16x16)*(const u16x16u *)(d2 + v2));
+      u32x16 v4 = u32x16_from_u16x16((u16x16)*(const u16x16u *)(d2 + v2 + 96));
+      u32x16 v5 = u32x16_from_u16x16((u16x16)*(const u16x16u *)(d2 + v2 + 16));
+      u32x16 v6 = u32x16_from_u16x16((u16x16)*(const u16x16u *)(d2 + v2 + 112));
+      u32x16 v7 = u32x16_from_u16x16((u16x16)*(const u16x16u *)(d2 + v2 + 32));
+      u32x16 v8 = u32x16_from_u16x16((u16x16)*(const u16x16u *)(d2 + v2 + 128));
       *(u32x16u *)(a0 + v1) = v3 | (v4 << 16u);
       *(u32x16u *)(a0 + v1 + 16) = v5 | (v6 << 16u);
       *(u32x16u *)(a0 + v1 + 32) = v7 | (v8 << 16u);
