@@ -267,13 +267,40 @@ def test_conditions():
     assert of((a & wide).where(x * y, -INF), -INF) == {a.uop, wide.uop}
     assert of(x + y, -INF) == set(plus)
     assert of((x + y) * 2.0, -INF) == set(plus) and of((x + y) * -2.0, -INF) == set()
-    assert of((x + y).exp(), 0.0) == set(plus) and of((x + y).exp() * (a.where(x, 0.0)), 0.0) == {*plus, a.uop}
+    z = Tensor(draw(3, 4, seed=2))
+    assert of((x + y).exp(), 0.0) == set(plus) and of((x + y).exp() * (a.where(z, 0.0)), 0.0) == {*plus, a.uop}
     assert of(x + a.float().log(), -INF) == {plus[0], a.uop}
     assert of(x * y, 0.0) == set()
     assert of((~(a | wide)).where(x * y, -INF), -INF) == {(~a).uop, (~b).expand(3, 4).uop}
     moved = a.where(x + y, -INF).T.reshape(2, 6)
     assert of(moved, -INF) == {u.cast(dtypes.bool_) for u in of(moved, -INF)} and len(of(moved, -INF)) == 3
     assert all(u.shape == (2, 6) for u in of(moved, -INF))
+
+
+def test_an_infinity_for_the_same_reason_is_no_zero():
+    """0 * -inf is NaN, whichever mask makes both."""
+    a, b = Tensor(np.ones((3, 4), bool)), Tensor(np.zeros((3, 4), bool))
+    x, y = Tensor(draw(3, 4)).tanh(), Tensor(draw(3, 4, seed=1)).tanh()
+    s = a.where(x, -INF)
+    assert of(s.exp() * s, 0.0) == of(s.exp() * -s, 0.0) == of(s.exp() * s.abs(), 0.0) == set()
+    assert of(s.exp() * (s + y), 0.0) == set() and of(s.exp() / s.exp(), 0.0) == set()
+    assert of(s.exp() * s.exp().log(), 0.0) == set() and of(s.exp() * np.inf, 0.0) == set()
+    assert of(s.exp() * a.where(x, np.nan), 0.0) == set() and of(s - s, -INF) == set()
+    assert of(s.exp() * s.tanh(), 0.0) == of(s.exp() * s.exp(), 0.0) == {a.uop}
+    assert of(s.exp() * a.where(s, 0.0), 0.0) == {a.uop}
+    assert of(s.exp() * b.where(s, 0.0), 0.0) == {b.uop}
+
+
+def test_entropy_of_masked_rows_is_nan_as_it_is_in_numpy():
+    """Of a row that a block leaves out too: p * log(p) is NaN where p is 0."""
+    seen = np.ones((N, M), bool)
+    seen[:, BLOCK:] = False
+    s = (Tensor(draw(N, D)) @ Tensor(draw(M, D, seed=1)).T * 0.25).masked_fill(Tensor(~seen), -INF)
+    entropy = -(s.softmax(-1) * s.log_softmax(-1)).sum(-1)
+    assert np.isnan(entropy.numpy()).all()
+    i, j = Tensor.arange(N).reshape(N, 1), Tensor.arange(M).reshape(1, M)
+    s = (j <= i).where(Tensor(draw(N, D)) @ Tensor(draw(M, D, seed=1)).T * 0.25, -INF)
+    assert np.isnan((s.softmax(-1) * s.log_softmax(-1)).sum(-1).numpy()).all()
 
 
 def test_conditions_of_a_graph_that_shares_take_linear_time():

@@ -1,99 +1,162 @@
 """Conditions: what must hold for a value to be anything but the one that leaves a reduction unchanged.
 
 A step of a cascade changes nothing where each of its reductions gets what leaves it unchanged: -inf for a maximum, 0
-for a sum.  Which bools must hold for anything else is read off the expressions: a choice whose other side is -inf, a
--inf that is added, an exponential of either, a product with either.
+for a sum.  Which bools must hold for anything else is found from the leaves up: a choice with -inf on its other side,
+an added -inf and the logarithm of 0 make -inf, an exponential of that is 0, and so is a product with it.
 
-What is excluded is excluded whatever it is: ``-inf + x`` is taken for -inf and ``0 * x`` for 0, x being infinite or NaN
-too.  A NaN that stands where a -inf would exclude is none, and excludes nothing.
+What is excluded is excluded whatever it is: data counts as finite, so that ``-inf + x`` is -inf and ``0 * x`` is 0.
+Not so where x is infinite for the same reason: ``p * log(p)`` of an excluded key is NaN.  And a NaN in memory that is
+added is no -inf, and excludes nothing.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from uopc.ops import MOVEMENT, Ops
-from uopc.uop import UOp
+from uopc.uop import UOp, format_graph, toposort
 
 # Movement that gives every element of its result from one of its source.
 PLAIN = MOVEMENT - {Ops.PAD, Ops.VIEW}
-# The value that leaves a reduction unchanged, and the one of a bool that lets nothing through.
+# What leaves a reduction unchanged.
 NOTHING = {Ops.MAX: -math.inf, Ops.ADD: 0.0}
-# A value, what it is to be told from, and the movement that takes it to where it is used.
-Asked = tuple[UOp, float, tuple[UOp, ...]]
+
+Bools = frozenset[UOp]
+NONE: Bools = frozenset()
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """Bools at the shape of a value, such that, where one does not hold, the value is 0, -inf, inf, or perhaps one of
+    the infinities or NaN (wild); or, of a bool, False or True."""
+
+    zero: Bools = NONE
+    low: Bools = NONE
+    high: Bools = NONE
+    wild: Bools = NONE
+    false: Bools = NONE
+    true: Bools = NONE
+
+    def each(self, change: Callable[[Bools], Bools]) -> _Facts:
+        return _Facts(*(change(s) for s in (self.zero, self.low, self.high, self.wild, self.false, self.true)))
+
+
+NOTHING_KNOWN = _Facts()
 
 
 def conditions(u: UOp, nothing: float) -> list[UOp]:
-    """Bools, at the shape of ``u``, of which each must hold, or the value is ``nothing``: -inf, 0, or False."""
-    out: dict[UOp, None] = {}
-    seen: set[Asked] = set()
-    stack: list[Asked] = [(u, nothing, ())]
-    while stack:
-        asked = v, nothing, moves = stack.pop()
-        if asked in seen or (not v.shape and u.shape):
-            continue
-        seen.add(asked)
-        if v.op in PLAIN:
-            stack.append((v.src[0], nothing, (v, *moves)))
-            continue
-        below = _below(v, nothing)
-        stack += [(s, value, moves) for s, value in reversed(below)]
-        if not below and v.dtype.is_bool:
-            out[_moved(v, moves)] = None
-        elif not below and nothing == -math.inf and v.op in (Ops.BUFFER, Ops.VIEW):
-            out[_moved(v.ne(-math.inf), moves)] = None
-    return list(out)
+    """Bools, at the shape of ``u``, of which each must hold, or the value is ``nothing``: -inf, or 0."""
+    known: dict[UOp, _Facts] = {}
+    for v in toposort(u):
+        known[v] = _of(v, [_beside(s, v, known[s]) for s in v.src])
+    # in one order whatever the order of a set is, so that a kernel is one text
+    return sorted(known[u].zero if nothing == 0 else known[u].low, key=format_graph)
 
 
-def _below(u: UOp, nothing: float) -> list[tuple[UOp, float]]:
-    """Values of which each, being what it is told from, makes ``u`` ``nothing``; none where only ``u`` itself tells."""
-    if u.op is Ops.WHERE:
-        condition, a, b = u.src
-        if _is(b, nothing):
-            return [(condition, False), (a, nothing)]
-        return [(condition.logical_not(), False), (b, nothing)] if _is(a, nothing) else []
+def _beside(s: UOp, u: UOp, facts: _Facts) -> _Facts:
+    """What is known of a source at the shape of its user; nothing of a number that is spread."""
+    return facts if s.shape == u.shape or u.op in PLAIN else NOTHING_KNOWN
+
+
+def _of(u: UOp, src: list[_Facts]) -> _Facts:
+    if u.op in PLAIN:
+        return src[0].each(lambda bools: frozenset(u.replace(src=(c,)) for c in bools if c.shape))
     if u.dtype.is_bool:
-        return _of_bool(u)
-    if u.op is Ops.CAST:
-        x = u.src[0]
-        return [(x, nothing)] if x.dtype.is_float else [(x, False)] if x.dtype.is_bool and nothing == 0 else []
-    if nothing == 0:
-        if u.op in (Ops.EXP, Ops.EXP2):
-            return [(u.src[0], -math.inf)]
-        return [(s, 0.0) for s in (u.src if u.op is Ops.MUL else u.src[:1] if u.op is Ops.DIV else ())]
-    if u.op is Ops.ADD:
-        return [(s, nothing) for s in u.src]
-    if u.op in (Ops.MUL, Ops.DIV) and u.src[1].op is Ops.CONST and 0 < u.src[1].arg < math.inf:
-        return [(u.src[0], nothing)]
-    return [(u.src[0], 0.0)] if u.op in (Ops.LOG, Ops.LOG2) else []
+        return _of_bool(u, src)
+    rule = _RULES.get(u.op)
+    if rule is not None:
+        return rule(u, src)
+    if u.op in (Ops.BUFFER, Ops.VIEW) and u.dtype.is_float:
+        there = frozenset([u.ne(-math.inf)])
+        return _Facts(low=there, wild=there)
+    return _Facts(wild=frozenset().union(*(s.wild for s in src)))
 
 
-def _of_bool(u: UOp) -> list[tuple[UOp, float]]:
-    """The bools whose conjunction ``u`` is; the negation of a comparison of integers is one."""
+def _of_bool(u: UOp, src: list[_Facts]) -> _Facts:
+    negated = u.logical_not()
     if u.op is Ops.AND:
-        return [(s, False) for s in u.src]
-    if u.op is not Ops.XOR or u.src[1].op is not Ops.CONST or u.src[1].arg is not True:
-        return []
-    x = u.src[0]
-    if x.op in PLAIN:
-        return [(x.replace(src=(x.src[0].logical_not(),)), False)]
-    if x.op is Ops.OR:
-        return [(s.logical_not(), False) for s in x.src]
-    if x.op is Ops.XOR and x.src[1] is u.src[1]:
-        return [(x.src[0], False)]
-    if x.op in (Ops.CMPLT, Ops.CMPLE) and x.src[0].dtype.is_int:
-        a, b = x.src
-        return [(b <= a if x.op is Ops.CMPLT else b < a, False)]
-    return []
+        return _Facts(false=src[0].false | src[1].false, true=src[0].true & src[1].true | {negated})
+    if u.op is Ops.OR:
+        return _Facts(false=src[0].false & src[1].false | {u}, true=src[0].true | src[1].true)
+    if u.op is Ops.XOR and u.src[1].op is Ops.CONST and u.src[1].arg is True:
+        return _Facts(false=src[0].true, true=src[0].false)
+    if u.op in (Ops.CMPLT, Ops.CMPLE) and u.src[0].dtype.is_int:
+        a, b = u.src
+        negated = b <= a if u.op is Ops.CMPLT else b < a
+    return _Facts(false=frozenset([u]), true=frozenset([negated]))
 
 
-def _is(u: UOp, value: float) -> bool:
+def _number(u: UOp) -> float | None:
+    """The constant that a value is everywhere."""
     while u.op in PLAIN:
         u = u.src[0]
-    return u.op is Ops.CONST and not isinstance(u.arg, tuple) and bool(u.arg == value)
+    return float(u.arg) if u.op is Ops.CONST and not isinstance(u.arg, tuple) else None
 
 
-def _moved(u: UOp, moves: tuple[UOp, ...]) -> UOp:
-    for m in moves:
-        u = m.replace(src=(u,))
-    return u
+def _is_finite(number: float | None) -> bool:
+    """Whether a value is finite, data counting as such."""
+    return number is None or math.isfinite(number)
+
+
+def _choice(u: UOp, src: list[_Facts]) -> _Facts:
+    condition, a, b = src
+
+    def chosen(value: float, of_a: Bools, of_b: Bools) -> Bools:
+        """Where the choice is ``value``: where both sides are, or one is and is chosen."""
+        if _number(u.src[2]) == value:
+            return condition.false | of_a
+        if _number(u.src[1]) == value:
+            return condition.true | of_b
+        return of_a & of_b | condition.false & of_b | condition.true & of_a
+
+    low, high = chosen(-math.inf, a.low, b.low), chosen(math.inf, a.high, b.high)
+    wild = (a.wild | b.wild) - (condition.false - b.wild) - (condition.true - a.wild) | low | high
+    for side, where in ((u.src[2], condition.false), (u.src[1], condition.true)):
+        if not _is_finite(_number(side)):
+            wild |= where
+    return _Facts(chosen(0.0, a.zero, b.zero), low, high, wild)
+
+
+def _sum(u: UOp, src: list[_Facts]) -> _Facts:
+    a, b = src
+    low, high = a.low - b.high | b.low - a.high, a.high - b.low | b.high - a.low
+    return _Facts(a.zero & b.zero, low, high, a.wild | b.wild)
+
+
+def _product(u: UOp, src: list[_Facts]) -> _Facts:
+    a, b = src
+    zero = a.zero - b.wild | b.zero - a.wild
+    factor = _number(u.src[1])
+    if not _is_finite(factor) or not _is_finite(_number(u.src[0])):
+        return _Facts(wild=a.wild | b.wild | zero)
+    if factor is not None and factor != 0:
+        return _Facts(zero, *((a.low, a.high) if factor > 0 else (a.high, a.low)), a.wild)
+    return _Facts(zero, wild=(a.wild | b.wild) - zero)
+
+
+def _quotient(u: UOp, src: list[_Facts]) -> _Facts:
+    a, b = src
+    zero, wild = a.zero - b.zero - b.wild, a.wild | b.wild | b.zero
+    divisor = _number(u.src[1])
+    if divisor is not None and 0 < divisor < math.inf:
+        return _Facts(zero, a.low, a.high, wild)
+    return _Facts(zero if divisor != 0 and _is_finite(divisor) else NONE, wild=wild)
+
+
+def _cast(u: UOp, src: list[_Facts]) -> _Facts:
+    return _Facts(zero=src[0].false) if u.src[0].dtype.is_bool else src[0]
+
+
+_RULES: dict[Ops, Callable[[UOp, list[_Facts]], _Facts]] = {
+    Ops.WHERE: _choice,
+    Ops.ADD: _sum,
+    Ops.MUL: _product,
+    Ops.DIV: _quotient,
+    Ops.CAST: _cast,
+    **dict.fromkeys((Ops.EXP, Ops.EXP2), lambda u, src: _Facts(zero=src[0].low, wild=src[0].wild - src[0].low)),
+    **dict.fromkeys((Ops.LOG, Ops.LOG2), lambda u, src: _Facts(low=src[0].zero, wild=src[0].wild | src[0].zero)),
+    Ops.RECIP: lambda u, src: _Facts(wild=src[0].wild | src[0].zero),
+    Ops.TANH: lambda u, src: _Facts(zero=src[0].zero),
+}
