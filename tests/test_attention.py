@@ -242,6 +242,21 @@ def test_boolean_masks():
     agree((name, case(seen, made(*positions()))) for name, seen, made in masks() if made is not None)
 
 
+def test_windows_as_narrow_as_a_block():
+    """No tile of scores lies wholly inside such a window: the loops that were made for those never run."""
+    n = 256
+    q, k, v = draw(n, 8), draw(n, 8, seed=1), draw(n, 6, seed=2)
+    i, j = Tensor.arange(n).reshape(n, 1), Tensor.arange(n)
+    at, to = np.arange(n)[:, None], np.arange(n)[None, :]
+
+    def case(width: int) -> Pair:
+        seen = (at >= to) & (at - to < width)
+        got = attention(q, k, v, lambda s: ((i >= j) & (i - j < width)).where(s, -INF))
+        return got, wanted(q, k, v, lambda s: np.where(seen, s, -INF))
+
+    agree((f"{width} keys", case(width)) for width in (1, 2, 16, 31, 32, 33, 48, 63, 64, 65, 96, 128))
+
+
 def test_float_masks():
     q, k, v = draw(N, 8), draw(M, 8, seed=1), draw(M, 6, seed=2)
 

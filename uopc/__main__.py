@@ -33,7 +33,11 @@ def main(arguments: list[str] | None = None) -> int:
     for add in COMMANDS:
         add(commands)
     chosen = parser.parse_args(arguments)
-    return chosen.run(chosen)
+    try:
+        return chosen.run(chosen)
+    except BrokenPipeError:  # whoever read has read enough; what is left to be flushed goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
 
 
 def _command(

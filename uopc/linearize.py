@@ -97,9 +97,12 @@ def _without_empty_loops(root: UOp) -> list[UOp]:
 def _before(end: UOp) -> UOp:
     """What a loop that never runs comes after: the initialisation of what it would have updated, say."""
     inside: set[UOp] = set()
+    loops: set[UOp] = set()  # this one and those in it: what depends on them is gone with it
     stack = [end]
     while stack:
-        body = statements(stack.pop().src[:1])
+        u = stack.pop()
+        loops.update(u.src[1:])
+        body = statements(u.src[:1])
         inside.update(body)
         stack += [s for s in body if s.op is Ops.END]
     outside: dict[UOp, None] = {}
@@ -107,7 +110,7 @@ def _before(end: UOp) -> UOp:
     seen = set(stack)
     while stack:
         u = stack.pop()
-        if u.op in (Ops.STORE, Ops.END) and u not in inside:
+        if u.op in (Ops.STORE, Ops.END) and u not in inside and loops.isdisjoint(u.ranges):
             outside[u] = None
             continue
         fresh = [s for s in u.src if s not in seen]
