@@ -104,9 +104,9 @@ def _online(problem: Problem, inputs: list[Array]) -> Prepared:
         raise Skip("written by hand for attention alone")
     linear = to_linear(online(problem.n, problem.d, problem.heads, problem.causal))
     program = Program(render_c(linear, "online"), "online")
-    out = np.empty(problem.shape, np.float32)
 
     def run() -> Array:
+        out = np.empty(problem.shape, np.float32)
         program(out, *inputs)
         return out
 

@@ -213,10 +213,9 @@ def plot(path: str, points: Iterable[Point], problem: Problem, where: dict[str, 
         axis.minorticks_off()
         axis.grid(alpha=0.3)
     if known:
-        axes[1].axhline(where["peak_gflops"], color="black", linestyle="--", label="FMA peak")
-        axes[1].legend(fontsize=8)
-    else:
-        axes[0].legend(fontsize=8)
+        axes[1].axhline(where["peak_gflops"], color="black", linestyle="--")
+        axes[1].annotate("FMA peak", (sizes[0], where["peak_gflops"]), (0, 4), textcoords="offset points", fontsize=8)
+    axes[0].legend(fontsize=8)
     figure.suptitle(f"{problem.label}, float32, {where['threads']} threads, {where['cpu']}")
     figure.tight_layout()
     figure.savefig(path, dpi=130)
