@@ -319,7 +319,7 @@ class Builder:
         return UOp(Ops.REDUCE, (u,), ReduceArg(op, axes))
 
     def scan(self, u: UOp) -> UOp:
-        """A sum over a triangle: what cumsum is."""
+        """A sum over a triangle."""
         n = u.shape[0] if len(u.shape) == 1 else 0
         if not n or n > 70:
             return u

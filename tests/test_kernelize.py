@@ -203,3 +203,20 @@ def test_sources_of_one_shape_compute_once_what_they_share():
     assert len(p.kernels) == 1 and not p.temps
     once = count(plan(x).kernels[0].linear).flops
     assert count(p.kernels[0].linear).flops <= 2 * once + 8 * 64 * 32
+
+
+def test_a_cat_that_is_reordered_is_written_in_place():
+    parts = [(array(64, 32) + k).exp() for k in range(6)]
+    arrays = [p.numpy() for p in parts]
+    fresh = [(array(64, 32) + k).exp() for k in range(6)]
+    beside, below = fresh[0].cat(*fresh[1:], axis=1), fresh[0].cat(*fresh[1:], axis=0)
+    cases = (
+        (beside.reshape(64, 6, 32).permute(1, 0, 2), np.stack(arrays)),
+        (below.reshape(6, 64, 32), np.stack(arrays)),
+        (below.T, np.concatenate(arrays).T),
+        (fresh[0].stack(*fresh[1:]).reshape(384, 32), np.concatenate(arrays)),
+    )
+    for made, expected in cases:
+        p = plan(made)
+        assert len(p.kernels) == 1 and not p.temps
+        np.testing.assert_allclose(made.numpy(), expected, rtol=1e-6)

@@ -214,6 +214,7 @@ class _Cuts:
                 self.consumers[s] = self.consumers.get(s, 0) + 1
         self.staged: set[UOp] = {s for s in root.src if s.op not in (Ops.STAGE, Ops.BUFFER)}
         self.together: set[UOp] = set()
+        self.at_root: set[UOp] = set()  # STACKs and CATs below nothing but what reorders them
         self.under_stage = {u.src[0] for u in self.order if u.op is Ops.STAGE}
         self.place = {u: k for k, u in enumerate(self.order)}
         # what is computed element by element from the results of a cascade
@@ -236,6 +237,8 @@ class _Cuts:
             if u in self.together and u.op is Ops.REDUCE:
                 kernels = dict.fromkeys(kernel for kernel, _ in self.instances.get(u, ()))
                 self.pass_down(u, {(kernel, _fresh_index(u, kernel)): False for kernel in kernels})
+            elif u in self.at_root:
+                self.write_sources(u)
             elif u in self.staged or u in self.under_stage or (self.instances.get(u) and self.wants_buffer(u)):
                 self.staged.add(u)
                 if u.op in _CHOICE:
@@ -254,6 +257,8 @@ class _Cuts:
             value = value.src[0]
         if value is u:
             self.pass_down(u, {self.start_kernel(u): True})
+        elif value.op in _CHOICE and self.consumers[value] == 1:
+            self.at_root.add(value)
         else:
             self.instances.setdefault(value, {})[self.start_kernel(value)] = True
 

@@ -280,10 +280,19 @@ class _Split:
         """The kernels that write ``body`` to ``out``."""
         if 0 in body.shape:
             return
-        if body.op in (Ops.STACK, Ops.CAT):
-            self.write_parts(out, body)
-        else:
-            self.call([at_root(out, body)], 0)
+        target, value = at_root(out, body)
+        if value.op not in (Ops.STACK, Ops.CAT):
+            self.call([(target, value)], 0)
+            return
+        if target.op is Ops.RESHAPE and target.src[0] is out:
+            target = self.renamed(out, target.shape)
+        self.write_parts(target, value)
+
+    def renamed(self, out: UOp, shape: tuple[int, ...]) -> UOp:
+        """The buffer ``out``, or a part of it, in another shape."""
+        target = UOp(Ops.BUFFER, (), ParamArg(out.arg.slot, out.dtype, shape))
+        self.numbers[target] = self.numbers[out]
+        return target
 
     def write_parts(self, out: UOp, body: UOp) -> None:
         """A STACK or CAT source by source: runs of sources of one shape share a kernel."""
@@ -303,10 +312,9 @@ class _Split:
         """
         size, count = parts[0].shape[axis], len(parts)
         target, offset = out, 0
-        if axis == 0:
+        if axis == 0 and out.op is Ops.BUFFER:
             rest = out.shape[1:]
-            target = UOp(Ops.BUFFER, (), ParamArg(out.arg.slot, out.dtype, (count * size, *rest)))
-            self.numbers[target] = self.numbers[out]
+            target = self.renamed(out, (count * size, *rest))
             offset, at = at * math.prod(rest), 0
         stores = []
         for k, part in enumerate(parts):

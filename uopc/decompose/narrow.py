@@ -15,6 +15,8 @@ from uopc.uop import UOp, toposort
 # In these the low half of a result follows from the low halves of the operands.
 MODULAR = frozenset({Ops.ADD, Ops.MUL, Ops.AND, Ops.OR, Ops.XOR})
 LARGEST = (1 << 31) - 1
+# Bytes of the largest vector register.
+REGISTER = 64
 
 
 def _is_wide(u: UOp) -> bool:
@@ -53,16 +55,20 @@ def _in_low_halves(u: UOp, low: dict[UOp, UOp]) -> UOp | None:
     return sources[0] if u.dtype is sources[0].dtype else u.replace(src=tuple(sources))
 
 
+def _lanes(u: UOp) -> int:
+    return max(s.dtype.count for s in u.src)
+
+
 def narrow(graph: UOp) -> UOp:
-    """``graph`` with positions in 32 bits where they are compared and converted, if all that it keeps in memory is as
-    narrow."""
+    """``graph`` with positions in 32 bits where they are compared and converted: beside values that are as narrow, and
+    wherever as many in 64 bits are more than any register has room for."""
     order = toposort(graph)
-    if any(u.dtype.scalar().itemsize == 8 for u in of_ops(order, Ops.BUFFER, Ops.ALLOC)):
-        return graph
     low: dict[UOp, UOp] = {}
     for u in of_ops(order, Ops.CAST, Ops.MIN, Ops.MAX, *MODULAR):
         half = _low_half(u, low) if u.dtype.count > 1 and _is_wide(u) else None
         if half is not None:
             low[u] = half
-    made = {u: _in_low_halves(u, low) for u in of_ops(order, Ops.CAST, *COMPARE)}
+    wide = any(u.dtype.scalar().itemsize == 8 for u in of_ops(order, Ops.BUFFER, Ops.ALLOC))
+    targets = [u for u in of_ops(order, Ops.CAST, *COMPARE) if not wide or 8 * _lanes(u) > REGISTER]
+    made = {u: _in_low_halves(u, low) for u in targets}
     return graph.substitute({u: new for u, new in made.items() if new is not None})

@@ -96,7 +96,9 @@ def _tiles(nest: Nest, v: int, lanes: int, registers: int) -> list[dict[int, int
     scalar = [a for a in nest.loads if a.reduced and vector not in a.steps]
     if not any(vector in u.ranges for u in nest.reduces):
         square = _transposed(nest, v, lanes)
-        return [square] if square else [{v: lanes * n} for n in ELEMENTWISE_VECTORS]
+        held = max(len(nest.values), sum(vector in a.steps for a in nest.loads))
+        room = [n for n in ELEMENTWISE_VECTORS if n * held <= registers] or [1]
+        return [square] if square else [{v: lanes * n} for n in room]
     # an axis that a vector load does not depend on reuses the load
     reusing = [
         b for b, r in enumerate(nest.outputs) if r is not None and b != v and any(r not in a.steps for a in inner)

@@ -16,6 +16,9 @@ from uopc.rangeify.context import ZERO, Ctx
 from uopc.simplify import linear_in
 from uopc.uop import UOp, dtypes, toposort
 
+# Computed so many times less often than others, a value may take several registers.
+SELDOM = 8
+
 
 @dataclass(frozen=True)
 class Access:
@@ -80,7 +83,14 @@ def analyse(stores: list[tuple[UOp, UOp]]) -> Nest:
             reduced = bool(set(ranges) - mine)
             loads.append(Access(_steps(u.src[0]), trips(ranges), reduced, outside, memory.arg.slot, u.dtype.itemsize))
     place = rangeify(stores[0][0], idx, ctx).src[0]
-    return Nest(shape, outputs, reduces, loads, _steps(place), values, max(map(_register_size, order), default=1))
+    return Nest(shape, outputs, reduces, loads, _steps(place), values, _itemsize(order))
+
+
+def _itemsize(order: list[UOp]) -> int:
+    """Bytes of the widest value among those that are computed most often: a result may be wider."""
+    runs = {u: trips(u.ranges) for u in order}
+    most = max(runs.values(), default=1)
+    return max((_register_size(u) for u, n in runs.items() if n * SELDOM > most), default=1)
 
 
 def _register_size(u: UOp) -> int:

@@ -2,8 +2,8 @@
 
 Each file adds one subject to the class of the file before; a new method is one function in one file.
 
-core (state, values) -> casts -> movement -> arithmetic -> functions -> reduce -> indexing -> creation -> contraction ->
-nn -> convolution -> sorting -> random
+core (state, values) -> casts -> movement -> arithmetic -> functions -> reduce -> scans -> indexing -> creation ->
+contraction -> nn -> convolution -> sorting -> random
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from uopc.ops import Ops
 from uopc.runtime.capture import is_unbound, note_check
 from uopc.tensor.arithmetic import graph_of
 from uopc.tensor.core import as_dtype
-from uopc.tensor.reduce import Reduce
+from uopc.tensor.scans import Scans
 from uopc.tensor.shapes import Shape, broadcast_shapes, counter, expand, integer, one_axis, reshape
 from uopc.uop import UOp
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _ACCEPTED = "ints, slices, ..., None, and integer Tensors, arrays or lists"
 
 
-class Indexing(Reduce):
+class Indexing(Scans):
     """Slices, integer arrays, gather, iteration."""
 
     __slots__ = ()

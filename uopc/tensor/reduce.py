@@ -10,19 +10,15 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from uopc.dtype import DType, dtypes, to_dtype
-from uopc.ops import Level, Ops, ReduceArg
+from uopc.ops import Ops, ReduceArg
 from uopc.tensor.arithmetic import truth
 from uopc.tensor.core import as_dtype
 from uopc.tensor.functions import Functions
-from uopc.tensor.shapes import Axes, Shape, counter, expand, many_axes, one_axis, permute, reshape
+from uopc.tensor.shapes import Axes, Shape, counter, expand, many_axes, one_axis, reshape
 from uopc.uop import UOp
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-# A scan within this many elements adds all pairs; longer ones go block by block.  32 keeps the work per element small
-# and the number of levels for a million elements at four.
-SCAN_BLOCK = 32
 
 
 def reduce_(u: UOp, op: Ops, axes: Shape, keepdim: bool = False) -> UOp:
@@ -61,7 +57,7 @@ def maximum_over(u: UOp, axis: int) -> UOp:
 
 
 class Reduce(Functions):
-    """Sums, extrema, moments, softmax, scans."""
+    """Sums, extrema, moments, softmax."""
 
     __slots__ = ()
 
@@ -146,8 +142,10 @@ class Reduce(Functions):
         hit = u.eq(expand(reduce_(u, op, (at,), keepdim=True), u.shape))
         if u.dtype.is_float:
             hit = hit | u.ne(u)
-        places = hit.where(counter(u.shape, at, dtypes.int64), UOp.const(n - 1, dtypes.int64))
-        first = reduce_(places, Ops.MIN, (at,))
+        # 32 bits, where they hold a position, are as wide as the masks of most elements
+        narrow = dtypes.int32 if n <= 1 << 31 else dtypes.int64
+        places = hit.where(counter(u.shape, at, narrow), UOp.const(n - 1, narrow))
+        first = as_dtype(reduce_(places, Ops.MIN, (at,)), dtypes.int64)
         if keepdim:
             first = reshape(first, (1,) * self.ndim if axis is None else kept(self.shape, (at,)))
         return self._of(first)
@@ -202,27 +200,6 @@ class Reduce(Functions):
         total = reduce_(away.alu(Ops.EXP), Ops.ADD, (at,), keepdim=True)
         return self._of(as_dtype(away - expand(total.alu(Ops.LOG), x.shape), dtype))
 
-    # ---- scans ----
-
-    def cumsum(self, axis: int | None = None) -> Self:
-        """The sums of all elements up to and including each, along an axis; of the flattened Tensor for None.
-
-        Types as for ``sum``.
-
-        In blocks, and blocks of blocks: the work and memory are linear in the length, and rounding errors grow with its
-        logarithm.
-        """
-        dtype = sum_dtype(self.dtype)
-        u = widened(as_dtype(self.uop, dtype))
-        if axis is None:
-            u = reshape(u, (self.numel(),))
-        at = one_axis(0 if axis is None else axis, len(u.shape))
-        if u.shape[at] <= 1:
-            return self._of(as_dtype(u, dtype))
-        back = (*range(at), *range(at + 1, len(u.shape)), at)
-        there = (*range(at), len(u.shape) - 1, *range(at, len(u.shape) - 1))
-        return self._of(as_dtype(permute(scan(permute(u, back)), there), dtype))
-
 
 def mean_of(u: UOp, axes: Shape, keepdim: bool) -> UOp:
     """The mean of a float graph."""
@@ -237,30 +214,3 @@ def softmax_of(x: UOp, axis: int) -> UOp:
         return x
     weights = (x - expand(maximum_over(x, axis), x.shape)).alu(Ops.EXP)
     return weights * expand(reduce_(weights, Ops.ADD, (axis,), keepdim=True).recip(), x.shape)
-
-
-def scan(u: UOp) -> UOp:
-    """The inclusive prefix sums along the last axis."""
-    *rest, n = u.shape
-    if n <= SCAN_BLOCK:
-        return _triangle(u, n)
-    blocks = -(-n // SCAN_BLOCK)
-    none = ((0, 0),) * len(rest)
-    if blocks * SCAN_BLOCK != n:
-        u = UOp(Ops.PAD, (u,), (*none, (0, blocks * SCAN_BLOCK - n)))
-    parts = reshape(u, (*rest, blocks, SCAN_BLOCK))
-    # written down: read once for every element of a block
-    before = UOp(Ops.STAGE, (scan(reduce_(parts, Ops.ADD, (len(rest) + 1,))),), Level.KERNEL)
-    before = UOp(Ops.SHRINK, (UOp(Ops.PAD, (before,), (*none, (1, 0))),), (*[(0, m) for m in rest], (0, blocks)))
-    within = _triangle(parts, SCAN_BLOCK) + expand(reshape(before, (*rest, blocks, 1)), parts.shape)
-    whole = reshape(within, (*rest, blocks * SCAN_BLOCK))
-    return UOp(Ops.SHRINK, (whole,), (*[(0, m) for m in rest], (0, n))) if whole.shape[-1] != n else whole
-
-
-def _triangle(u: UOp, n: int) -> UOp:
-    """The prefix sums of n elements, each a sum over those that do not come later."""
-    pairs = (*u.shape, n)  # ..., position of the result, position of the addend
-    addends = expand(reshape(u, (*u.shape[:-1], 1, n)), pairs)
-    ndim = len(pairs)
-    earlier = counter(pairs, ndim - 1, dtypes.index).alu(Ops.CMPLE, counter(pairs, ndim - 2, dtypes.index))
-    return reduce_(earlier.where(addends, UOp.const(0, u.dtype)), Ops.ADD, (ndim - 1,))
