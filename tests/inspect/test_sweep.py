@@ -234,6 +234,7 @@ def test_a_plot(tmp_path: Path) -> None:
         where = {"peak_gflops": 100.0, "threads": 2, "cpu": "x"}
         assert results.plot(str(tmp_path / name), points, Problem("attention", 4), where) == ""
         assert os.path.getsize(tmp_path / name) > 1000
+    assert "<metadata" not in (tmp_path / "a.svg").read_text()  # two of one measurement are one file
 
 
 @pytest.mark.parametrize("wrong", [["nonsense"], ["softmax", "--n", "x"], ["softmax", "--impl", "none"]])
