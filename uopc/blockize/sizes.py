@@ -11,12 +11,9 @@ from uopc.runtime.device import Device
 # Vectors of rows in a block: two share every broadcast.
 ROW_VECTORS = 2
 ROW_CHOICES = (2, 1, 3, 4)
-# Accumulators of a register tile: with the operands beside them they fill 32 registers.
-ACCUMULATORS = 24
-# Elements of the reduced axis that a register tile takes at once: with two vectors of rows, up to 24 accumulators, and
-# enough of them to hide the loads.
-TILE_STEPS = (12, 11, 10, 9, 8)
-# Columns of a register tile of a result, likewise; one that divides the result's width is chosen.
+# Fewer accumulators than this share of those hide neither loads nor latency.
+LEAST_ACCUMULATORS = 2 / 3
+# Columns of a register tile of a result; one that divides the result's width is chosen.
 TILE_COLUMNS = (12, 8, 10, 9, 11, 7, 6, 5, 4, 3, 2, 1)
 # The least that a block holds of the reduced axis, however small the cache.
 LEAST_STEPS = 16
@@ -26,25 +23,29 @@ TILE_SHARE = 0.75
 
 @dataclass(frozen=True)
 class Sizes:
-    """The block: rows, lanes, and elements of the reduced axis."""
+    """The block: rows, lanes, and elements of the reduced axis; and how many vector registers there are."""
 
     rows: int
     lanes: int
     steps: int
+    registers: int
 
     @property
-    def _scale(self) -> int:
-        """How many times as many vectors of rows as are usual share the registers."""
-        return max(self.rows // (self.lanes * ROW_VECTORS), 1)
+    def _most(self) -> int:
+        """Accumulators of a register tile for each vector of rows: those vectors, as many broadcasts and all
+        accumulators have registers."""
+        vectors = max(self.rows // self.lanes, ROW_VECTORS)
+        return max((self.registers - vectors) // (vectors + 1), 1)
 
     @property
     def tile_steps(self) -> int:
         """Steps of a register tile: those that compute the least twice at a block's end, and of equals the most."""
-        return min((max(n // self._scale, 1) for n in TILE_STEPS), key=lambda n: -(-self.steps // n) * n)
+        least = max(int(self._most * LEAST_ACCUMULATORS), 1)
+        return min(range(self._most, least - 1, -1), key=lambda n: -(-self.steps // n) * n)
 
     def tile_columns(self, width: int) -> int:
         """Columns of a register tile that divide the width."""
-        return next(c for c in TILE_COLUMNS if c * self._scale <= TILE_COLUMNS[0] and width % c == 0)
+        return next(c for c in TILE_COLUMNS if c <= self._most and width % c == 0)
 
 
 def block_sizes(size: int, held: int, length: int, itemsize: int, tiles: int, machine: Device) -> Sizes:
@@ -56,7 +57,7 @@ def block_sizes(size: int, held: int, length: int, itemsize: int, tiles: int, ma
         lanes = min(lanes, power_of_two_below(size))
         block = lanes * (ROW_VECTORS if size >= ROW_VECTORS * lanes else 1)
     fits = max(int(machine.l1d * TILE_SHARE / (block * itemsize * max(tiles, 1))), LEAST_STEPS)
-    return Sizes(block, lanes, _steps(length, fits))
+    return Sizes(block, lanes, _steps(length, fits), machine.vector_registers)
 
 
 def _steps(length: int, fits: int) -> int:

@@ -200,7 +200,7 @@ def candidates(nest: Nest, machine: Device) -> Iterator[Opts]:
         block = min(block, LANES_SUM_BLOCK)
         yield from (Opts((), unroll, None, None, 1, reduce_lanes, block) for unroll in unrolls)
         return
-    registers = 32 if machine.vector_bytes >= 64 else 16
+    registers = machine.vector_registers
     sharing = _Sharing(nest)
     for tile in _tiles(nest, v, lanes, registers):
         for unroll in unrolls:

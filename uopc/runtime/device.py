@@ -30,6 +30,11 @@ class Device:
     cpu_features: frozenset[str] = field(repr=False)
 
     @property
+    def vector_registers(self) -> int:
+        """How many there are."""
+        return 32 if self.vector_bytes >= 64 or self.cpu_features & {"asimd", "neon"} else 16
+
+    @property
     def identity(self) -> str:
         """What code compiled for this processor alone depends on."""
         return f"{os.uname().machine} {self.cpu_model} {' '.join(sorted(self.cpu_features))}"
