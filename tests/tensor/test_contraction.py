@@ -8,6 +8,7 @@ from tensors import ALL, bf16, same, sample
 
 from uopc import Tensor, dtypes
 from uopc.ops import Ops
+from uopc.tensor.einsum import Formula
 
 SHAPES = [
     ((3,), (3,)),
@@ -127,9 +128,39 @@ FORMULAS = [
 def test_einsum(case):
     formula, *shapes = case
     arrays = [sample("int64", s, seed=i) for i, s in enumerate(shapes)]
-    same(Tensor.einsum(formula, *[Tensor(a) for a in arrays]), np.einsum(formula, *arrays))
+    for optimize in (False, True):
+        same(Tensor.einsum(formula, *[Tensor(a) for a in arrays], optimize=optimize), np.einsum(formula, *arrays))
     floats = [a.astype(np.float32) for a in arrays]
     same(Tensor.einsum(formula, *floats), np.einsum(formula, *floats), 1e-4)
+
+
+def test_einsum_multiplies_in_the_order_asked_for():
+    shapes = {"ij": (50, 2), "jk": (2, 50), "kl": (50, 2), "lm": (2, 50), "mn": (50, 3)}
+    formula = Formula.parse(",".join(shapes) + "->in", list(shapes.values()))
+
+    def cost(order):
+        sets = {k: 1 << k for k in range(len(shapes))}
+        total = 0
+        for step, (i, j) in enumerate(order):
+            a, b = sets.pop(i), sets.pop(j)
+            total += formula.multiplications(a, b)
+            sets[len(shapes) + step] = a | b
+        assert list(sets.values()) == [(1 << len(shapes)) - 1]
+        return total
+
+    assert cost(formula.left_to_right()) == 50 * 2 * 50 + 50 * 50 * 2 + 50 * 2 * 50 + 50 * 50 * 3
+    # products of two columns first, which are small
+    assert cost(formula.cheapest_order()) == 2 * 50 * 2 + 2 * 50 * 3 + 2 * 2 * 3 + 50 * 2 * 3
+    arrays = [sample("float64", s, seed=i) for i, s in enumerate(shapes.values())]
+    same(Tensor.einsum("ij,jk,kl,lm,mn->in", *arrays, optimize=True), np.linalg.multi_dot(arrays), 1e-12)
+
+
+def test_einsum_of_many_operands():
+    letters = "abcdefghijk"
+    arrays = [sample("int64", (2 + k % 3, 2 + (k + 1) % 3), seed=k) for k in range(10)]
+    formula = ",".join(letters[k : k + 2] for k in range(10)) + "->ak"
+    for optimize in (False, True):
+        same(Tensor.einsum(formula, *arrays, optimize=optimize), np.linalg.multi_dot(arrays))
 
 
 def test_einsum_promotes():

@@ -79,11 +79,12 @@ class Contraction(Creation):
         return made
 
     @classmethod
-    def einsum(cls, formula: str, *operands: Any) -> Self:
+    def einsum(cls, formula: str, *operands: Any, optimize: bool = False) -> Self:
         """Einstein's sum, as ``np.einsum``: letters, "...", repeated letters (diagonals), with or without "->".
 
-        Operands (at least one) promote.  They are multiplied from left to right, and a letter is summed over as soon as
-        no later operand and no axis of the result needs it.  ValueError for formulas that do not fit the shapes.
+        Operands (at least one) promote.  They are multiplied from left to right, or with ``optimize`` in the order that
+        takes the fewest operations, and a letter is summed over as soon as no other operand and no axis of the result
+        needs it.  ValueError for formulas that do not fit the shapes.
         """
         graphs = [
             graph_of(x) for x in (operands[0] if len(operands) == 1 and isinstance(operands[0], list) else operands)
@@ -95,21 +96,24 @@ class Contraction(Creation):
         for u in uops[1:]:
             dtype = promote(dtype, u.dtype)
         parsed = Formula.parse(formula, [u.shape for u in uops])
-        return cls._of(_contract(parsed, [as_dtype(u, dtype) for u in uops]))
+        order = parsed.cheapest_order() if optimize else parsed.left_to_right()
+        return cls._of(_contract(parsed, [as_dtype(u, dtype) for u in uops], order))
 
 
-def _contract(formula: Formula, uops: list[UOp]) -> UOp:
-    """Operands multiplied one after another, summed as early as may be; the result in the formula's order."""
-    parts = [_diagonal(u, labels) for u, labels in zip(uops, formula.inputs)]
-    needed = [set(formula.output)]  # after each operand, by the result and by later operands; built from the last
-    for _, own in parts[:0:-1]:
-        needed.insert(0, needed[0] | set(own))
-    whole, labels = _summed(*parts[0], needed[0])
-    for (u, own), later in zip(parts[1:], needed[1:]):
-        u, own = _summed(u, own, later | set(labels))
-        whole, labels = _multiplied(formula, whole, labels, u, own, later)
-    order = tuple([labels.index(c) for c in formula.output])
-    return expand(permute(whole, order), tuple([formula.sizes[c] for c in formula.output]))
+def _contract(formula: Formula, uops: list[UOp], order: list[tuple[int, int]]) -> UOp:
+    """Operands multiplied two at a time, summed as early as may be; the result in the formula's order."""
+    parts = dict(enumerate(_diagonal(u, labels) for u, labels in zip(uops, formula.inputs)))
+    if len(parts) == 1:
+        parts = {0: _summed(*parts[0], set(formula.output))}
+    for step, (i, j) in enumerate(order):
+        (a, a_labels), (b, b_labels) = parts.pop(i), parts.pop(j)
+        later = set(formula.output).union(*(labels for _, labels in parts.values()))
+        a, a_labels = _summed(a, a_labels, later | set(b_labels))
+        b, b_labels = _summed(b, b_labels, later | set(a_labels))
+        parts[len(uops) + step] = _multiplied(formula, a, a_labels, b, b_labels, later)
+    ((whole, labels),) = parts.values()
+    places = tuple([labels.index(c) for c in formula.output])
+    return expand(permute(whole, places), tuple([formula.sizes[c] for c in formula.output]))
 
 
 def _summed(u: UOp, labels: list[str], needed: set[str]) -> tuple[UOp, list[str]]:

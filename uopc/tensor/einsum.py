@@ -1,10 +1,14 @@
-"""The formula of an einsum, parsed and checked against the shapes of its operands."""
+"""The formula of an einsum, parsed and checked against the shapes of its operands; the order of its products."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from uopc.tensor.shapes import Shape
+
+# So many operands have a few thousand ways to be multiplied two at a time, which are tried in milliseconds.
+ALL_ORDERS = 8
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,70 @@ class Formula:
         if unknown or len(set(output)) != len(output):
             raise ValueError(f"einsum({formula!r}): each letter of the result stands in it once, and in some operand")
         return cls(inputs, output, sizes)
+
+    def left_to_right(self) -> list[tuple[int, int]]:
+        """Which two operands to multiply, one step after another; what a step makes is numbered on from them."""
+        count = len(self.inputs)
+        return [(count + k - 2 if k > 1 else 0, k) for k in range(1, count)]
+
+    def cheapest_order(self) -> list[tuple[int, int]]:
+        """The same, with the fewest multiplications: the best of all orders of ``ALL_ORDERS`` operands, and of more the
+        one that takes the cheapest step each time."""
+        return _best_order(self) if len(self.inputs) <= ALL_ORDERS else _greedy_order(self)
+
+    def needed(self, inside: int) -> frozenset[str]:
+        """The labels of a product of some operands (a set of bits) that the others or the result ask for."""
+        mine, others = set[str](), set(self.output)
+        for k, labels in enumerate(self.inputs):
+            (mine if inside >> k & 1 else others).update(labels)
+        return frozenset(mine & others)
+
+    def multiplications(self, a: int, b: int) -> int:
+        """How many it takes to multiply the products of two sets of operands."""
+        return prod([self.sizes[c] for c in self.needed(a) | self.needed(b)])
+
+
+def _best_order(formula: Formula) -> list[tuple[int, int]]:
+    """By the best way to make each set of operands from two smaller ones."""
+    count = len(formula.inputs)
+    # the cost, and the part that holds the first operand of the set
+    best: dict[int, tuple[int, int]] = {1 << k: (0, 0) for k in range(count)}
+    for whole in range(1, 1 << count):
+        if whole in best:
+            continue
+        first = whole & -whole
+        part = (whole - 1) & whole
+        ways = []
+        while part:
+            if part & first:
+                rest = whole ^ part
+                ways.append((best[part][0] + best[rest][0] + formula.multiplications(part, rest), part))
+            part = (part - 1) & whole
+        best[whole] = min(ways)
+    order: list[tuple[int, int]] = []
+
+    def number(whole: int) -> int:
+        if not whole & (whole - 1):
+            return whole.bit_length() - 1
+        part = best[whole][1]
+        pair = number(part), number(whole ^ part)
+        order.append(pair)
+        return count + len(order) - 1
+
+    number((1 << count) - 1)
+    return order
+
+
+def _greedy_order(formula: Formula) -> list[tuple[int, int]]:
+    count = len(formula.inputs)
+    left = {k: 1 << k for k in range(count)}
+    order: list[tuple[int, int]] = []
+    while len(left) > 1:
+        pairs = [(i, j) for i in left for j in left if i < j]
+        i, j = min(pairs, key=lambda p: formula.multiplications(left[p[0]], left[p[1]]))
+        left[count + len(order)] = left.pop(i) | left.pop(j)
+        order.append((i, j))
+    return order
 
 
 def _axes(term: str, ndim: int, formula: str, shape: Shape) -> list[str]:
