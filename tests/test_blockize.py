@@ -15,6 +15,7 @@ from uopc.blockize import blockize
 from uopc.count import memory_of, products
 from uopc.count import times as runs
 from uopc.ops import Ops
+from uopc.opt.schedule import schedule
 from uopc.pipeline import Plan, make_plan
 from uopc.uop import toposort
 
@@ -132,7 +133,7 @@ def test_one_query_needs_no_copy_of_the_keys():
 @pytest.mark.parametrize("k", [500, 1000, 1100])
 def test_a_product_reads_the_operand_that_rows_share_once_a_block_of_rows(k):
     """Also where the reduction runs in parts, and where a few products are left over."""
-    rows, n = 1000, 1030
+    rows, n = 1000, 1024
     x, w = (Tensor(np.ones(shape, np.float32)) for shape in ((rows, k), (k, n)))
     (kernel,) = plan(x @ w).kernels
     loads = sum(
@@ -167,3 +168,33 @@ def test_how_keys_are_cut_depends_on_neither_rows_nor_cores(n):
     """In which order a row is summed is the same on any machine of its kind, beside 32 other rows or more."""
     usual = rows_and_steps(plain(64, 500), 2)[1]
     assert {rows_and_steps(plain(n, 500), cores)[1] for cores in (1, 2, 4, 64)} == {usual}
+
+
+def blocked(m: int, k: int, n: int, cores: int = 2) -> dict[int, int]:
+    """The blocks of a product's output; none where it is not packed."""
+    (kernel,) = make_plan([(Tensor(np.ones((m, k), "f")) @ Tensor(np.ones((k, n), "f"))).uop]).kernels
+    machine = replace(MACHINE, cores=cores)
+    return dict(blockize(schedule(kernel.root, machine), machine).arg.opts.block)
+
+
+@pytest.mark.parametrize("n", [512, 1024, 2048])
+def test_rows_of_a_panel_fill_the_second_level_cache(n):
+    """Each packed element is paid back by all of them."""
+    rows = blocked(n, n, n)[0]
+    assert rows * 512 * 4 <= 0.75 * MACHINE.l2 and (rows == n // 2 or rows * 512 * 4 > 0.6 * MACHINE.l2)
+
+
+def test_operands_that_caches_hold_well_are_read_in_place():
+    assert blocked(1000, 1000, 1000) == blocked(256, 256, 256) == {}
+    assert blocked(2048, 64, 2048) == {}, "64 rows of a panel are found again in L2 at any stride"
+
+
+def test_threads_have_blocks_to_share():
+    few, many = (blocked(512, 512, 512, cores)[0] for cores in (2, 64))
+    assert many < few
+
+
+@pytest.mark.parametrize("shape", [(512, 512, 512), (1000, 1000, 1000), (700, 800, 768), (300, 2048, 256)])
+def test_whether_an_operand_is_packed_does_not_depend_on_cores(shape):
+    """It cuts the sum."""
+    assert len({bool(blocked(*shape, cores=n)) for n in (1, 2, 8, 64)}) == 1

@@ -117,20 +117,34 @@ def test_one_array_read_twice_takes_its_place_once():
     x = array(64, 4096)
     once, twice = nest_of(x.sum(1)), nest_of((x * x.sum(1, keepdim=True)).sum(1))
     opts = Opts(unroll=4, reduce_lanes=16, thread=0)
-    assert Model(twice, MACHINE).moved(opts)["L3"] == Model(once, MACHINE).moved(opts)["L3"]
+    assert Model(twice, MACHINE).cost(opts).moved["L3"] == Model(once, MACHINE).cost(opts).moved["L3"]
 
 
 def test_steps_of_a_power_of_two_crowd_a_cache():
-    model = Model(nest_of(product(512, 512, 512)), MACHINE)
     opts = Opts(**tile(4, 64))
-    assert model.moved(opts)["L3"] > 5 * model.moved(opts, crowded=False)["L3"]
-    model = Model(nest_of(product(500, 500, 500)), MACHINE)
-    assert model.moved(opts)["L3"] < 2 * model.moved(opts, crowded=False)["L3"]
+
+    def far(n: int, crowded: bool) -> float:
+        return Model(nest_of(product(n, n, n)), MACHINE).cost(opts, crowded).moved["L3"]
+
+    assert far(512, True) > 5 * far(512, False)
+    assert far(500, True) < 2 * far(500, False)
 
 
-def test_new_pages_cost():
-    assert cost(product(64, 2048, 1024), **tile(4, 64)).pages > 0
-    assert cost(product(64, 2048, 64), **tile(4, 64)).pages == 0, "many rows share a page"
+def test_lines_from_far_away_cost_where_no_prefetcher_foresees_them():
+    columns, rows = array(4000, 4000).sum(0), array(4000, 4000).sum(1)
+    assert cost(columns, upcast={0: 64}, vector=0, lanes=16, thread=0).jumps > 0
+    assert cost(rows, unroll=4, reduce_lanes=16, thread=0).jumps == 0
+    by_rows, by_columns = (cost(product(2000, 64, 2000), **tile(6, 64, order)).jumps for order in ((0, 1), (1, 0)))
+    assert by_rows < by_columns, "results are written along rows, or a few of each at a time"
+    assert cost(product(64, 64, 64), **tile(4, 64)).jumps == 0, "a cache has all"
+
+
+def test_what_tiles_repeat_is_counted():
+    """A value that rows share is computed for each tile of rows."""
+    weights = array(64, 64).exp()
+    found = [Model(nest_of(array(64, 64) @ weights), MACHINE).cost(Opts(**tile(rows, 64))) for rows in (2, 4)]
+    assert found[0].again == pytest.approx(2 * found[1].again, rel=0.1)
+    assert found[1].again > 0 == cost(product(64, 64, 64), **tile(4, 64)).again
 
 
 def test_work_too_small_to_share_is_one_task():
@@ -159,7 +173,7 @@ def test_the_choice_takes_about_the_least_time(name):
     alike = [c for c in candidates(nest, MACHINE) if c.unroll == chosen.unroll]
 
     def seconds(c: Opts) -> float:
-        return replace(model.core(c), pages=0.0, moved=model.moved(c, crowded=False)).seconds(MACHINE)
+        return model.cost(c, crowded=False).seconds(MACHINE)
 
     assert chosen in alike and seconds(chosen) <= 1.1 * min(map(seconds, alike))
     assert all(model.least(c) <= seconds(c) for c in alike)

@@ -49,8 +49,9 @@ SCATTERED = 8.0
 # Counting and branching of an innermost loop, which at most so many accumulators share.
 TURN = 1.0
 MOST_SUMS = 24
-# Bytes of a page, how many of them the first-level TLB knows, and what another one costs.
-PAGE, PAGES, PAGE_MISS = 4096, 64, 7.0
+# Slots that go by until a line comes from beyond L2 that no prefetcher foresees: measured on products of 512 to 2048 in
+# panels of more and fewer rows, and on sums of columns.
+JUMP = 24.0
 LINE = 64
 # The part of a cache that a loop's data may fill and still be found there.
 USABLE = 0.75
@@ -62,21 +63,23 @@ CHUNK_WORK = 16384
 
 @dataclass(frozen=True)
 class Cost:
-    """operations, accesses, waits: slots of one core, if it did everything.  pages: those of accesses that steps to new
-    pages take.  moved: bytes from each level.  tasks: what threads share."""
+    """operations, accesses, waits, jumps: slots of one core, if it did everything.  again: those of operations that
+    tiles repeat for want of a place to keep what they share.  jumps: for lines from beyond L2 that no prefetcher
+    foresees.  moved: bytes from each level.  tasks: what threads share."""
 
     operations: float = 0.0
     accesses: float = 0.0
     waits: float = 0.0
-    pages: float = 0.0
+    again: float = 0.0
+    jumps: float = 0.0
     moved: dict[str, float] = field(default_factory=dict)
     tasks: int = 1
 
     @property
     def core(self) -> float:
         """Slots, before bytes are looked at."""
-        parts = (self.operations, self.accesses + self.pages, self.waits)
-        return max(parts) + EXPOSED * (sum(parts) - max(parts))
+        parts = (self.operations, self.accesses, self.waits)
+        return max(parts) + EXPOSED * (sum(parts) - max(parts)) + self.jumps
 
     def seconds(self, machine: Device) -> float:
         """The time on all cores of a machine."""
@@ -138,10 +141,15 @@ class Model:
     def __init__(self, nest: Nest, machine: Device) -> None:
         self.nest, self.machine = nest, machine
         self.axis = {r: a for a, r in enumerate(nest.outputs) if r is not None}
-        work: dict[tuple[UOp, ...], float] = {}
+        work: dict[tuple[tuple[UOp, ...], frozenset[UOp]], float] = {}
         for u, weight in operations(nest.values):
-            work[u.ranges] = work.get(u.ranges, 0.0) + weight
-        self.work = [(*self._split(ranges), weight) for ranges, weight in work.items() if ranges]
+            if weight and u.ranges:
+                key = u.ranges, nest.around.get(u, frozenset())
+                work[key] = work.get(key, 0.0) + weight
+        self.work = [
+            (*self._split(ranges), tuple(self.axis[r] for r in around.difference(ranges)), weight)
+            for (ranges, around), weight in work.items()
+        ]
         self.chains = [self._chain(u) for u in nest.reduces]
         self.loads = [self._array(a.steps, a.slot, a.itemsize, a.around) for a in nest.loads]
         self.store = self._array(nest.store_steps, 0, nest.itemsize, frozenset())
@@ -178,18 +186,20 @@ class Model:
             tile[v] = max(tile[v] // lanes, 1) * lanes
         return _Loops(tuple(tile), tuple(-(-n // t) for n, t in zip(shape, tile)), opts)
 
-    def cost(self, opts: Any) -> Cost:
-        """The cost of the nest with these sizes, without blocks."""
-        return replace(self.core(opts), moved=self.moved(opts))
+    def cost(self, opts: Any, crowded: bool = True) -> Cost:
+        """The cost of the nest with these sizes, without blocks.  crowded: lines that fall into the same sets of a
+        cache take more of it than they have bytes."""
+        moved, jumps = self.moved(opts, crowded)
+        return replace(self.core(opts), moved=moved, jumps=jumps)
 
     def choose(self, candidates: Iterator[Any]) -> Any:
         """The first of the candidates that take about the least time.
 
-        Steps at which caches and pages serve badly do not count here: ``blockize`` packs what has such.
+        Steps that crowd a cache do not count here: ``blockize`` packs what has such.
         """
 
         def seconds(c: Any) -> float:
-            return replace(self.core(c), pages=0.0, moved=self.moved(c, crowded=False)).seconds(self.machine)
+            return self.cost(c, crowded=False).seconds(self.machine)
 
         def first_of(some: list[Any]) -> Any:
             times = [seconds(c) for c in some]
@@ -211,7 +221,7 @@ class Model:
         busy."""
         shape, m = self.nest.shape, self.machine
         whole = _Loops(shape, (1,) * len(shape), opts)
-        work = sum(weight * _vectors(axes, inner, whole) for axes, inner, weight in self.work)
+        work = sum(weight * _vectors(axes, inner, whole) for axes, inner, _, weight in self.work)
         work += sum(_vectors(axes, around * own, whole) for axes, around, own, _ in self.chains) * TURN / MOST_SUMS
         once = _together(self.arrays, [_footprint(a, shape) for a in self.arrays])
         moved = {level: once for level, size in _caches(m).items() if once > size * USABLE}
@@ -224,10 +234,13 @@ class Model:
         """What a core does, memory aside."""
         loops = self.loops(opts)
         tile, count, v = loops.tile, loops.trips, opts.vector
-        operations = waits = 0.0
-        for axes, inner, weight in self.work:
-            if weight:
-                operations += weight * _vectors(axes, inner, loops)
+        operations = waits = repeated = 0.0
+        for axes, inner, again, weight in self.work:
+            once = n = weight * _vectors(axes, inner, loops)
+            for a in again:  # what a reduction is over is computed for each tile along the axes that it does not move
+                n *= count[a]
+            operations += n
+            repeated += n - once
         for axes, around, own, wait in self.chains:
             along = 1 if v in axes else opts.reduce_lanes
             tiles = around
@@ -240,29 +253,32 @@ class Model:
                 operations += tiles * math.prod([tile[a] for a in axes]) * 2 * math.log2(along)
         if not self.chains:
             operations += math.prod(count) * TURN
-        accesses, pages = _runs(self.store, loops), 0.0
-        for array in self.loads:
+        accesses = 0.0
+        for array in self.arrays:
             accesses += _runs(array, loops)
-            if array.stride >= PAGE and array.inner > PAGES:
-                pages += PAGE_MISS * array.inner * math.prod([count[a] for a in array.loops])
         tasks = math.prod([count[a] for a in opts.threads])
         small = int((operations + accesses) * opts.lanes * opts.reduce_lanes // CHUNK_WORK)
-        return Cost(operations, accesses, waits, pages, {}, max(min(tasks, small), 1))
+        return Cost(operations, accesses, waits, repeated, tasks=max(min(tasks, small), 1))
 
     # -- memory
 
-    def moved(self, opts: Any, crowded: bool = True) -> dict[str, float]:
-        """Bytes that each level hands to the one before it.  crowded: lines that fall into the same sets of a cache
-        take more of it than they have bytes."""
+    def moved(self, opts: Any, crowded: bool) -> tuple[dict[str, float], float]:
+        """Bytes that each level hands to the one before it, and slots that jumps to lines beyond L2 take."""
         loops = self.loops(opts)
         order = [*opts.threads, *(a for a in range(len(loops.trips)) if a not in opts.threads)]
         order = [a for a in order if loops.trips[a] > 1]
-        ways = WAYS if crowded else dict.fromkeys(WAYS, 0)
-        caches = _caches(self.machine)
-        return {level: self._misses(size, ways[level], order, loops) for level, size in caches.items()}
+        moved: dict[str, float] = {}
+        jumps = 0.0
+        for level, size in _caches(self.machine).items():
+            came = self._misses(size, WAYS[level] if crowded else 0, order, loops)
+            moved[level] = _together(self.arrays, came)
+            if level == "L3" and moved[level]:
+                far = [n if _jumps(a, order, loops) else 0.0 for a, n in zip(self.arrays, came)]
+                jumps = JUMP * _together(self.arrays, far) / LINE
+        return moved, jumps
 
-    def _misses(self, size: int, ways: int, order: list[int], loops: _Loops) -> float:
-        """Bytes that a cache of this size asks for.
+    def _misses(self, size: int, ways: int, order: list[int], loops: _Loops) -> list[float]:
+        """Bytes of each array that a cache of this size and so many ways asks for (ways 0: lines never crowd it).
 
         With the data of as many inner loops as it holds, each array comes once for each iteration of the loops around
         them, but for the innermost of those that do not move it.
@@ -277,19 +293,17 @@ class Model:
             if _together(arrays, room) > size * USABLE:
                 break
             if not outside:
-                return 0.0  # all was there before
+                return [0.0] * len(arrays)  # all was there before
             kept, around = taken, list(outside)
             innermost = outside.pop()
             held[innermost] = self.nest.shape[innermost]
-        if kept is None:  # a tile alone does not fit: nothing is found again
-            return sum(n * math.prod(loops.trips[x] for x in order if x in a.loops) for a, n in zip(arrays, taken))
         came = []
-        for a, n in zip(arrays, kept):
+        for a, n in zip(arrays, kept or taken):
             mine = [x for x in around if x in a.loops]
-            while mine and mine[-1] not in a.axes:
+            while kept and mine and mine[-1] not in a.axes:
                 mine.pop()
-            came.append(n * math.prod(loops.trips[x] for x in mine))
-        return _together(arrays, came)
+            came.append(n * math.prod([loops.trips[x] for x in mine]))
+        return came
 
 
 def _caches(machine: Device) -> dict[str, int]:
@@ -329,6 +343,18 @@ def _footprint(array: _Array, held: Sequence[int]) -> float:
             run = held[a]
     run *= array.itemsize
     return n * LINE / run if run < LINE else n
+
+
+def _jumps(array: _Array, order: list[int], loops: _Loops) -> bool:
+    """Whether the lines of an access follow each other at steps that a prefetcher does not foresee."""
+    if array.inner > 1:
+        return not array.beside and array.stride > LINE
+    inner = next((a for a in reversed(order) if a in array.axes), None)
+    if inner is None or array.axes[inner] in (0, 1):
+        return False
+    run = math.prod([loops.tile[a] for a, step in array.axes.items() if step == 1])
+    step = array.axes[inner]
+    return step is None or abs(step) > max(run, LINE // array.itemsize)
 
 
 def _crowding(array: _Array, footprint: float, way: int) -> float:

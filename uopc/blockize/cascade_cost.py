@@ -67,7 +67,7 @@ def cascade_cost(shape: Shape, sizes: Sizes, machine: Device) -> Cost:
     level = "L2" if read / (batches * blocks) <= machine.l2 * USABLE else "L3"
     levels = {"L2": moved, "L3": 0.0, "memory": 0.0}
     levels[level] += read
-    return Cost(work * edges, accesses * edges, 0.0, 0.0, levels, max(int(batches * blocks), 1))
+    return Cost(work * edges, accesses * edges, moved=levels, tasks=max(int(batches * blocks), 1))
 
 
 def _vectors(u: UOp, row: UOp | None, sizes: Sizes) -> float:

@@ -7,41 +7,37 @@ import math
 from dataclasses import dataclass, replace
 
 from uopc.blockize.operands import View, beneath, packed, reduction_of, shared_parts, stretch
-from uopc.cost import Candidate, Cost
+from uopc.cost import ALIKE, JUMP, LINE, USABLE, Candidate, Cost, Model
 from uopc.ops import ALU, KernelInfo, Ops, ReduceArg, Tile
 from uopc.rangeify import Opts
+from uopc.rangeify.nest import analyse
 from uopc.runtime.device import Device
 from uopc.uop import UOp
 
 # Register tiles along the axis that shares an operand, below which packing it does not pay.
 LEAST_TILES = 8
-# Rows of a block: what a packed operand is paid back by, while the rows' own operand stays in L2.  Others are worth a
-# measurement.
-BLOCK_ROWS = 192
-OTHER_ROWS = (384, 96)
+# Rows of a block are those whose own operand fills so much of L2, the packed one having the rest: each packed element
+# is paid back by all of them.  Fewer are worth a look where threads have too little to share.
+OWN_SHARE = 0.7
+FEWER_ROWS = (192, 96)
 # The longest reduction that one block runs: a packed panel of 64 columns then fills a quarter of a 1 MB L2, and a sum
 # has short chains.
 BLOCK_REDUCE = 512
 OTHER_REDUCE = (256,)
-# Addresses this far apart fall into the same few sets of an L1 cache.
-ALIASING_STEP = 2048
-# What the rows' own operand may take of L2 and still be found there.
-TILE_SHARE = 0.5
 
 
 @dataclass(frozen=True)
 class Site:
     """A REDUCE to be blocked: its node, the output axis that shares the operands (rows), the one that lanes run along,
-    the bytes of each operand, and those for which alone packing would pay."""
+    and the bytes of each operand."""
 
     reduce: UOp
     rows: int
     lanes: int
     shared: dict[UOp, int]
-    paying: list[UOp]
 
 
-def _site(root: UOp, machine: Device) -> Site | None:
+def _site(root: UOp) -> Site | None:
     """The REDUCE of a kernel that can be blocked."""
     if len(root.src) != 1 or root.arg.opts is None:
         return None
@@ -63,14 +59,7 @@ def _site(root: UOp, machine: Device) -> Site | None:
     size = {
         u: math.prod(x.shape[a] for a in view.axes(u) if a in (opts.vector, along)) * u.dtype.itemsize for u in shared
     }
-    paying = [
-        u
-        for u in shared
-        if u.op in ALU  # computed once, and not by every register tile
-        or size[u] > machine.l2 // 2
-        or (view.step(u, along) % ALIASING_STEP == 0 and size[u] > machine.l1d)
-    ]
-    return Site(reduce, rows, opts.vector, size, paying) if shared else None
+    return Site(reduce, rows, opts.vector, size) if shared else None
 
 
 def _with_tiles(x: UOp, site: Site, width: int, opts: Opts) -> UOp:
@@ -79,7 +68,7 @@ def _with_tiles(x: UOp, site: Site, width: int, opts: Opts) -> UOp:
     return x.substitute({u: packed(u, site.lanes, width, opts, view) for u in parts})
 
 
-def _block(root: UOp, site: Site, most_rows: int = BLOCK_ROWS, most_steps: int = BLOCK_REDUCE) -> UOp:
+def _block(root: UOp, site: Site, most_rows: int, most_steps: int) -> UOp:
     """The kernel with its output in blocks, its shared operands packed, and its reduction in parts that a cache
     holds."""
     opts: Opts = root.arg.opts
@@ -125,23 +114,43 @@ def _even(size: int, most: int, tile: int) -> int:
 def panels(root: UOp, machine: Device) -> UOp | None:
     """The kernel ``root`` (a SINK) with its output in blocks and its shared operands packed; None where that does not
     pay."""
-    site = _site(root, machine)
-    return _block(root, site) if site is not None and site.paying else None
+    site = _site(root)
+    if site is None or (max(site.shared.values()) <= machine.l1d and not any(u.op in ALU for u in site.shared)):
+        return None
+    # in which order a sum runs must not depend on how many cores there are
+    alone = replace(machine, cores=1)
+    cost = Model(analyse([(s.src[0], s.src[1]) for s in root.src]), alone).cost(root.arg.opts)
+    plain = Candidate(root, cost)
+    sizes = _sizes(root, site, machine)
+    if cost.seconds(alone) <= min(_cost(plain, site, *size, alone).seconds(alone) for size in sizes):
+        return None
+    times = [_cost(plain, site, *size, machine).seconds(machine) for size in sizes]
+    return _block(root, site, *next(s for s, t in zip(sizes, times) if t <= ALIKE * min(times)))
+
+
+def _sizes(root: UOp, site: Site, machine: Device) -> list[tuple[int, int]]:
+    """The rows of a block, largest first, and the longest reduction in one."""
+    body, length = root.src[0].src[1], site.reduce.src[0].shape[-1]
+    steps = -(-length // -(-length // BLOCK_REDUCE))
+    itemsize = max(u.dtype.itemsize for u in site.shared)
+    most = max(int(machine.l2 * OWN_SHARE) // (steps * itemsize), root.arg.opts.upcast_of(site.rows))
+    fewer = [n for n in FEWER_ROWS if n < min(most, body.shape[site.rows])]
+    return [(n, BLOCK_REDUCE) for n in (most, *fewer)]
 
 
 def panel_candidates(plain: Candidate, machine: Device) -> list[Candidate]:
     """The ways in which a scheduled kernel can be in panels, if any."""
-    site = _site(plain.root, machine)
+    site = _site(plain.root)
     if site is None:
         return []
-    body = plain.root.src[0].src[1]
-    sizes = [(BLOCK_ROWS, BLOCK_REDUCE)]
-    if body.shape[site.rows] > min(OTHER_ROWS):
-        sizes += [(rows, BLOCK_REDUCE) for rows in OTHER_ROWS]
+    sizes = _sizes(plain.root, site, machine)
     if site.reduce.src[0].shape[-1] > min(OTHER_REDUCE):
-        sizes += [(BLOCK_ROWS, steps) for steps in OTHER_REDUCE]
-    found = [Candidate(_block(plain.root, site, *size), _cost(plain, site, *size, machine)) for size in sizes]
-    return list({c.root: c for c in reversed(found)}.values())[::-1]
+        sizes += [(sizes[0][0], steps) for steps in OTHER_REDUCE]
+    found: dict[UOp, Candidate] = {}
+    for size in sizes:
+        root = _block(plain.root, site, *size)
+        found.setdefault(root, Candidate(root, _cost(plain, site, *size, machine)))
+    return list(found.values())
 
 
 def _cost(plain: Candidate, site: Site, most_rows: int, most_steps: int, machine: Device) -> Cost:
@@ -162,9 +171,13 @@ def _cost(plain: Candidate, site: Site, most_rows: int, most_steps: int, machine
     sums = 2 * batches * rows * columns * (length // steps - 1) * itemsize
     read = batches * -(-rows // tile) * -(-columns // width) * (tile + width) * length * itemsize
     own = batches * rows * length * itemsize
-    again = 1 if block * steps * itemsize <= machine.l2 * TILE_SHARE else -(-columns // width)
+    again = 1 if block * steps * itemsize <= machine.l2 * USABLE else -(-columns // width)
     accesses = plain.cost.accesses * edges + (3 * packing + sums) / (lanes * itemsize)
     moved = {"L2": float(read + sums), "L3": float(packing + own * again), "memory": 0.0}
     tasks = batches * blocks * -(-columns // width)
-    cost, operations = plain.cost, plain.cost.operations * edges
-    return replace(cost, operations=operations, accesses=accesses, pages=0.0, moved=moved, tasks=tasks)
+    # what is computed from shared operands alone, a tile asks for no more
+    operations = (plain.cost.operations - plain.cost.again) * edges
+    # packing reads by columns, and blocks are written by columns
+    far = packing + batches * rows * columns * itemsize if plain.cost.moved["L3"] else 0.0
+    jumps = JUMP * far / LINE
+    return replace(plain.cost, operations=operations, accesses=accesses, jumps=jumps, moved=moved, tasks=tasks)

@@ -119,5 +119,5 @@ def sweep_candidates(plain: Candidate, machine: Device) -> list[Candidate]:
         if root is not None:
             # results are loaded and stored once for so many rows
             accesses = plain.cost.accesses * (1 + 2 / (at_once or ROWS_AT_ONCE))
-            found.setdefault(root, Candidate(root, replace(plain.cost, pages=0.0, accesses=accesses, moved=moved)))
+            found.setdefault(root, Candidate(root, replace(plain.cost, jumps=0.0, accesses=accesses, moved=moved)))
     return list(found.values())

@@ -36,8 +36,8 @@ class Access:
 
 @dataclass(frozen=True)
 class Nest:
-    """A kernel with plain loops: output ranges by axis (None where the size is 1), REDUCEs, accesses, and the values
-    stored."""
+    """A kernel with plain loops: output ranges by axis (None where the size is 1), REDUCEs, accesses, the values
+    stored, and the output's loops around the reductions that a node stands in."""
 
     shape: tuple[int, ...]
     outputs: tuple[UOp | None, ...]
@@ -46,6 +46,7 @@ class Nest:
     store_steps: dict[UOp, int | None]
     values: list[UOp]
     itemsize: int
+    around: dict[UOp, frozenset[UOp]]
 
 
 def trips(ranges: Iterable[UOp]) -> int:
@@ -70,20 +71,20 @@ def analyse(stores: list[tuple[UOp, UOp]]) -> Nest:
     order = toposort(values)
     mine = {r for r in outputs if r is not None}
     reduces = [u for u in order if u.op is Ops.REDUCE]
-    around: dict[UOp, set[UOp]] = {}
+    around: dict[UOp, frozenset[UOp]] = {}
     for u in reduces:
+        outside = mine.intersection(u.ranges)
         for s in toposort(u.src[0]):
-            if s.op is Ops.LOAD:
-                around.setdefault(s, set()).update(mine.intersection(u.ranges))
+            if s.ranges:
+                around[s] = around.get(s, frozenset()) | outside
     loads = []
     for u in order:
         if u.op is Ops.LOAD:
             ranges, memory = u.ranges, u.src[0].src[0]
-            outside = frozenset(around.get(u, ()))
-            reduced = bool(set(ranges) - mine)
-            loads.append(Access(_steps(u.src[0]), trips(ranges), reduced, outside, memory.arg.slot, u.dtype.itemsize))
+            reduced, loops = bool(set(ranges) - mine), around.get(u, frozenset())
+            loads.append(Access(_steps(u.src[0]), trips(ranges), reduced, loops, memory.arg.slot, u.dtype.itemsize))
     place = rangeify(stores[0][0], idx, ctx).src[0]
-    return Nest(shape, outputs, reduces, loads, _steps(place), values, _itemsize(order))
+    return Nest(shape, outputs, reduces, loads, _steps(place), values, _itemsize(order), around)
 
 
 def _itemsize(order: list[UOp]) -> int:
