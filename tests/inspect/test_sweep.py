@@ -11,8 +11,10 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from uopc import Tensor
 from uopc.__main__ import main
 from uopc.inspect.sweep import forms, peers, results, run
 from uopc.inspect.sweep.problems import Problem, find_user
@@ -168,8 +170,6 @@ def test_the_peak_is_that_of_the_threads_in_question() -> None:
 
 def test_what_was_freed_before_is_no_part_of_the_memory_of_a_call() -> None:
     """A call is charged for what it uses, also where an earlier one has used and freed as much."""
-    import numpy as np
-
     from uopc.inspect.sweep.measure import PeakMemory
 
     for _ in range(3):
@@ -177,6 +177,10 @@ def test_what_was_freed_before_is_no_part_of_the_memory_of_a_call() -> None:
         made = np.ones(1 << 20)
         assert peak.grown >= made.nbytes * 0.9
         del made
+        peak, tensor = PeakMemory(), Tensor(np.ones(4, np.float32))
+        result = tensor.expand(1 << 18, 4).contiguous().numpy()
+        assert peak.grown >= result.nbytes * 0.9
+        del result
 
 
 def test_what_does_not_fit_is_skipped_with_the_estimate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,15 +236,33 @@ def test_a_plot(tmp_path: Path) -> None:
     points = [Point(i, n, [1e-3 * n, 2e-3 * n], flops=n**2, memory=n) for i in ("a", "b") for n in (4, 8)]
     for name in ("a.png", "a.svg"):
         where = {"peak_gflops": 100.0, "threads": 2, "cpu": "x"}
-        assert results.plot(str(tmp_path / name), points, Problem("attention", 4), where) == ""
+        assert results.plot(str(tmp_path / name), points, Problem("attention", 4), where)
         assert os.path.getsize(tmp_path / name) > 1000
     assert "<metadata" not in (tmp_path / "a.svg").read_text()  # two of one measurement are one file
 
 
-@pytest.mark.parametrize("wrong", [["nonsense"], ["softmax", "--n", "x"], ["softmax", "--impl", "none"]])
-def test_wrong_command_lines(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sweep", *wrong]) == 2
-    assert capsys.readouterr().err
+WRONG = {
+    "nonsense": ["nonsense"],
+    "no range of sizes": ["softmax", "--n", "x"],
+    "no implementation": ["softmax", "--impl", "none"],
+    "there is no folder": ["softmax", "--csv", "/nonexistent/a.csv"],
+    ".png or .svg": ["softmax", "--plot", "a.jpeg"],
+}
+
+
+@pytest.mark.parametrize("said", WRONG)
+def test_what_is_wrong_is_said_before_anything_is_measured(said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", *WRONG[said]]) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err and not captured.out
+
+
+def test_a_plot_without_matplotlib_is_refused_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(results, "find_spec", lambda name: None)
+    assert main(["sweep", "softmax", "--plot", "a.png"]) == 2
+    assert "pip install matplotlib" in capsys.readouterr().err
 
 
 def test_info(capsys: pytest.CaptureFixture[str]) -> None:

@@ -191,6 +191,12 @@ def _sweep(chosen: argparse.Namespace) -> int:
             raise ValueError(
                 f"no implementation {', '.join(unknown)}; there are {', '.join(forms.NAMES + peers.NAMES)}"
             )
+        for path in filter(None, (chosen.csv, chosen.json, chosen.plot)):
+            if not Path(path).resolve().parent.is_dir():
+                raise ValueError(f"{path}: there is no folder {Path(path).resolve().parent}")
+        refusal = results.no_plot(chosen.plot) if chosen.plot else ""
+        if refusal:
+            raise ValueError(f"{chosen.plot}: {refusal}")
     except ValueError as wrong:
         print(wrong, file=sys.stderr)
         return 2
@@ -220,11 +226,9 @@ def _write(chosen: argparse.Namespace, points: list[Any], problem: Any, where: d
         results.write_csv(chosen.csv, points)
     if chosen.json:
         results.write_json(chosen.json, points, problem, where)
-    if chosen.plot:
-        refusal = results.plot(chosen.plot, points, problem, where)
-        if refusal:
-            print(f"no plot: {refusal}", file=sys.stderr)
-            return 1
+    if chosen.plot and not results.plot(chosen.plot, points, problem, where):
+        print("no plot: there is no point", file=sys.stderr)
+        return 1
     return 0
 
 

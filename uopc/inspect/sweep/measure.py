@@ -16,6 +16,8 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
+from uopc.runtime import trim_memory
+
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 BATCH = 1e-4  # seconds that one measurement takes at least: shorter calls are timed many at once
 WARM_UP = 0.2  # of a round
@@ -26,8 +28,9 @@ class PeakMemory:
 
     def __init__(self) -> None:
         gc.collect()
+        trim_memory()  # else what earlier work freed would be there for this one
         with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).malloc_trim(0)  # else what earlier work freed would be there for this one
+            ctypes.CDLL(None).malloc_trim(0)
         with suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from now
         self.before = self.resident()

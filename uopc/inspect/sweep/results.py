@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -184,18 +185,23 @@ def write_json(path: str, points: Iterable[Point], problem: Problem, where: dict
     Path(path).write_text(json.dumps({"problem": about, "environment": where, "points": rows}, indent=1))
 
 
-def plot(path: str, points: Iterable[Point], problem: Problem, where: dict[str, Any]) -> str:
-    """Draw rate (or time) and memory over n.  Returns why nothing was drawn, or ""."""
-    try:
-        import matplotlib
+def no_plot(path: str) -> str:
+    """Why no plot can be made of this name, or "": asked before anything is measured."""
+    if not path.endswith((".png", ".svg")):
+        return "plots are .png or .svg"
+    return "" if find_spec("matplotlib") else "plots need matplotlib: pip install matplotlib"
 
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-    except ImportError:
-        return "matplotlib is not installed"
+
+def plot(path: str, points: Iterable[Point], problem: Problem, where: dict[str, Any]) -> bool:
+    """Draw time, rate and memory over n.  False where no point has a time: then nothing is drawn."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
     measured = [p for p in points if p.times]
     if not measured:
-        return "there is no point"
+        return False
     impls = list(dict.fromkeys(p.impl for p in measured))
     known = any(p.flops for p in measured)
     figure, axes = pyplot.subplots(1, 3 if known else 2, figsize=(15 if known else 10, 4.5))
@@ -221,7 +227,7 @@ def plot(path: str, points: Iterable[Point], problem: Problem, where: dict[str, 
     plain = dict.fromkeys(("Creator", "Date", "Format", "Type")) if path.endswith(".svg") else {}  # no metadata
     figure.savefig(path, dpi=130, metadata=plain)
     pyplot.close(figure)
-    return ""
+    return True
 
 
 def progress(text: str) -> None:
