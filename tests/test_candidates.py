@@ -77,7 +77,7 @@ def choices(name: str, machine=SMALL) -> tuple[Kernel, list[Candidate], Settings
     arrays, build, _ = CASES[name]
     kernel = make_plan([build(*map(Tensor, arrays)).uop]).kernels[-1]
     settings = Settings(Options(), machine)
-    return kernel, kernel_candidates(kernel.root, settings), settings
+    return kernel, kernel_candidates(kernel.root, settings, 2), settings
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -36,16 +36,17 @@ ALIKE = 1.06
 CHAIN = 4.0
 # Operations in units of the simplest: polynomials of functions, divisions, and a running maximum that passes NaN on.
 WEIGHTS = {
-    **dict.fromkeys((Ops.EXP, Ops.EXP2, Ops.EXPM1, Ops.LOG, Ops.LOG2, Ops.LOG1P), 20.0),
-    **dict.fromkeys((Ops.SIN, Ops.COS, Ops.TAN, Ops.TANH, Ops.ERF, Ops.POW), 30.0),
+    **dict.fromkeys((Ops.EXP, Ops.EXP2), 9.0),
+    **dict.fromkeys((Ops.EXPM1, Ops.LOG, Ops.LOG2, Ops.LOG1P, Ops.TANH, Ops.ERF), 20.0),
+    **dict.fromkeys((Ops.SIN, Ops.COS, Ops.TAN, Ops.POW), 80.0),
     **dict.fromkeys((Ops.DIV, Ops.RECIP, Ops.SQRT), 8.0),
     **dict.fromkeys((Ops.IDIV, Ops.MOD, Ops.FMOD), 12.0),
-    Ops.CAST: 1.0,
     Ops.BITCAST: 0.0,
 }
 MAXIMUM = 4.0
-# Elements that lanes cannot load together go one by one.
+# Elements that lanes cannot load together go one by one, or by squares that are turned in registers.
 SCATTERED = 8.0
+TRANSPOSED = 6.0
 # Counting and branching of an innermost loop, which at most so many accumulators share.
 TURN = 1.0
 MOST_SUMS = 24
@@ -328,7 +329,10 @@ def _runs(array: _Array, loops: _Loops) -> float:
     for a in array.loops:
         n *= loops.trips[a] * loops.tile[a] if a in array.axes else loops.trips[a]
     if opts.lanes > 1 and opts.vector in array.axes:
-        return n / opts.lanes if array.axes[opts.vector] == 1 else n * SCATTERED
+        if array.axes[opts.vector] == 1:
+            return n / opts.lanes
+        square = any(step == 1 and loops.tile[a] >= opts.lanes for a, step in array.axes.items())
+        return TRANSPOSED * n / opts.lanes if square else n * SCATTERED
     if opts.reduce_lanes > 1 and array.inner > 1:
         return n / opts.reduce_lanes if array.beside else n * SCATTERED
     return n

@@ -30,7 +30,8 @@ class Options:
     batch_invariant: a row's bits do not depend on the rows beside it.  Not available yet: True is refused.
     tune: how many schedules of each kernel are measured when a plan is first compiled; the fastest is kept on disk, and
     other processes that tune take it from there.  0 (UOPC_TUNE says otherwise): none is, and none is read, so that the
-    code follows from the expression, the options and the machine alone.  Schedules may round differently.
+    code follows from the expression, the options and the machine alone.  Schedules may round differently, so that
+    ``batch_invariant`` keeps the usual ones.
     """
 
     fuse_reduce: bool | None = None

@@ -364,17 +364,21 @@ def compile_kernel(root: UOp, settings: Settings, tuned: UOp | None = None) -> K
     return found
 
 
-def kernel_candidates(root: UOp, settings: Settings) -> list[Candidate]:
+def kernel_candidates(root: UOp, settings: Settings, threads: int) -> list[Candidate]:
     """A kernel with each choice of sizes and blocks that is worth a measurement: first that of ``compile_kernel``, then
-    by the time that ``uopc.cost`` predicts.  None for a kernel that the user's own object ranges."""
+    by the time that ``uopc.cost`` predicts for so many threads.  None for a kernel that the user's own object
+    ranges."""
     if _by_user(root, settings):
         return []
-    found: dict[UOp, Candidate] = {}
+    usual = _blockize(_schedule(root, settings), settings)
+    found = {usual: Candidate(usual, None)}
     for plain in schedules(root, settings.machine):
         for candidate in block_candidates(plain, settings.machine):
-            found.setdefault(candidate.root, candidate)
-    usual = _blockize(_schedule(root, settings), settings)
-    order = sorted(found.values(), key=lambda c: (c.root is not usual, c.seconds(settings.machine)))
+            known = found.get(candidate.root)
+            if known is None or known.cost is None:
+                found[candidate.root] = candidate
+    machine = replace(settings.machine, cores=threads)
+    order = sorted(found.values(), key=lambda c: (c.root is not usual, c.seconds(machine)))
     return [c._replace(root=c.root.replace(arg=c.root.arg._replace(settled=True))) for c in order]
 
 

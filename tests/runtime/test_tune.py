@@ -137,6 +137,12 @@ def test_one_schedule_is_no_choice(n):
     assert found is None and kernel is kernel_of(t)
 
 
+def test_where_a_rows_bits_depend_on_nothing_beside_it_the_usual_schedule_is_taken():
+    t, _ = product()
+    kernel, found = tune.tune_kernel(kernel_of(t).root, Options(tune=4, batch_invariant=True), nobody)
+    assert found is None and kernel.source == kernel_of(t).source
+
+
 def test_a_users_own_schedule_is_left_alone():
     class Own:
         def layout(self, roots):

@@ -144,12 +144,12 @@ def _turns(kernels: Sequence[Kernel], memory: list[Any]) -> tuple[Runs, int]:
     sources = [Source(k.name, k.source) for k in kernels]
     libraries = Kernels().compile(sources)
     calls = [(library, s.symbol, range(len(memory))) for library, s in zip(libraries, sources)]
-    once = NativePlan(calls[:1], len(memory), written=(0,))
+    once = NativePlan(calls[:1], len(memory))
     once.run(memory)
     start = time.perf_counter()
     once.run(memory)
     count = max(1, min(MOST_RUNS, math.ceil(TURN_SECONDS / max(time.perf_counter() - start, 1e-7))))
-    plans = [NativePlan([call] * count, len(memory), written=(0,)) for call in calls]
+    plans = [NativePlan([call] * count, len(memory)) for call in calls]
     return [lambda plan=plan: plan.run(memory) for plan in plans], count
 
 
@@ -163,10 +163,13 @@ def tune_kernel(root: UOp, options: Options, measure: Race | None = None) -> tup
     """The kernel of ``root`` with the best of its schedules, and how it was found; None where there is nothing to
     choose from.  Errors as those of the compiler."""
     settings = Settings(replace(options, tune=0), device())
-    key = _key(root, settings.options)
-    candidates = kernel_candidates(root, settings)
-    if len(candidates) < 2 or options.tune < 2:
+    # schedules sum in different orders: which one is fast must not decide on bits that depend on nothing else
+    if options.tune < 2 or options.batch_invariant:
         return compile_kernel(root, settings), None
+    candidates = kernel_candidates(root, settings, get_num_threads())
+    if len(candidates) < 2:
+        return compile_kernel(root, settings), None
+    key = _key(root, settings.options)
     names = {_name(c.root): c for c in candidates}
     with _alone:
         found = _known.get(key) or _from_disk(key)
@@ -199,7 +202,7 @@ def _measure(root: UOp, candidates: list[Candidate], settings: Settings, measure
         times = [seconds / count for seconds in (measure or race)(runs)]
     except MemoryError:
         return None
-    machine = settings.machine
+    machine = replace(settings.machine, cores=get_num_threads())
     trials = tuple(
         Trial(_name(c.root), describe(c.root), c.seconds(machine), seconds) for c, seconds in zip(candidates, times)
     )
