@@ -156,6 +156,8 @@ def test_the_operand_of_the_rows_is_read_word_by_word_and_the_other_packed_once(
 
 def test_sums_of_bfloat16_in_float32_are_dot_products_too(monkeypatch: pytest.MonkeyPatch) -> None:
     (a, _), (b, _) = draw(64, 64), draw(64, 64, seed=1)
+    made = plan(a.cast("float32") @ b.cast("float32"), monkeypatch)
+    assert Ops.DOT2 in ops_of(made) and not made.temps, "widening is no reason to write float32 down"
     assert Ops.DOT2 in ops_of(plan((a.cast("float32") * b.cast("float32")).sum(1), monkeypatch))
     assert Ops.DOT2 in ops_of(plan((a * b).sum(1), monkeypatch))
 

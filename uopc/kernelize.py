@@ -308,7 +308,7 @@ class _Cuts:
             return self.fuse_reduce is False or (
                 self.fuse_reduce is None and (len(uses) > MAX_INSTANCES or self.recompute_loses(u))
             )
-        if u.op not in ALU and u.op is not Ops.GATHER:
+        if (u.op not in ALU and u.op is not Ops.GATHER) or _widened_memory(u):
             return False
         if len(uses) > MAX_INSTANCES:
             return self.fuse_reduce is not True
@@ -385,6 +385,14 @@ def _reaches(u: UOp, target: UOp, place: dict[UOp, int]) -> bool:
                 seen.add(s)
                 stack.append(s)
     return False
+
+
+def _widened_memory(u: UOp) -> bool:
+    """bfloat16 in memory as float32: half the bytes, and a shift, or not even that where pairs are multiplied."""
+    base = u.src[0] if u.op is Ops.CAST and u.dtype is dtypes.float32 else u
+    while base.op in MOVEMENT:
+        base = base.src[0]
+    return base is not u and base.op is Ops.BUFFER and base.dtype is dtypes.bfloat16
 
 
 def _from_nothing(u: UOp) -> bool:

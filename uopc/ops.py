@@ -182,7 +182,8 @@ class ReduceArg(NamedTuple):
 class Tile(NamedTuple):
     """The argument of a STAGE at block level: a thread-private part of the value, ``extents`` long along each axis.
 
-    The part begins where the block does.  ``opts`` (as ``rangeify.Opts``) sizes the loops that fill it.
+    The part begins where the block does.  An extent of -n, in a cascade, is that of a block of its reduced axis, of
+    which one element takes n steps.  ``opts`` (as ``rangeify.Opts``) sizes the loops that fill it.
     ``accumulate``: the value is a REDUCE over blocks, which the tile sums up block by block.
     """
 

@@ -26,19 +26,21 @@ _SLOW = {
     Ops.MOD: 12.0,
     Ops.FMOD: 20.0,
     Ops.LDEXP: 2.0,
+    Ops.PAIR: 2.0,
     Ops.HREDUCE: 6.0,
     # NaN is passed on, by a comparison and a selection
     Ops.MAX: 4.0,
     Ops.MIN: 4.0,
 }
 # What takes a multiplier, as an addition to a product does.
-_MULTIPLIED = frozenset({Ops.MUL, Ops.DIV, Ops.RECIP, Ops.SQRT, Ops.FMOD})
+_MULTIPLIED = frozenset({Ops.MUL, Ops.DIV, Ops.RECIP, Ops.SQRT, Ops.FMOD, Ops.DOT2})
 # Until a result can be used, in units of an FMA.
 _LATENCY = {
     Ops.BITCAST: 0.0,
     Ops.DIV: 3.0,
     Ops.RECIP: 3.0,
     Ops.SQRT: 4.0,
+    Ops.DOT2: 1.5,
     Ops.HREDUCE: 5.0,
     Ops.MAX: 2.0,
     Ops.MIN: 2.0,
