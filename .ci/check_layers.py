@@ -86,7 +86,7 @@ LAYERS = (
         (
             *(
                 f"uopc.blockize.{name}"
-                for name in ("conditions", "limits", "operands", "dots", "sizes", "cascade_dots")
+                for name in ("conditions", "limits", "sizes", "operands", "dots", "cascade_dots")
             ),
             *(f"uopc.blockize.{name}" for name in ("cascade_cost", "overlaps", "panels", "rows", "sweeps", "cascades")),
         ),

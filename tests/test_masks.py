@@ -105,6 +105,19 @@ def test_masks_in_memory_are_looked_at():
     assert looks(attention(lambda s: (Tensor.arange(M) < length).where(s, -INF))) == 1
 
 
+def test_keys_of_one_query_are_looked_at_in_parts():
+    """Where one block could hold them all."""
+    seen = np.arange(1000) < 100
+    k, v = draw(1000, D, seed=1), draw(1000, 8, seed=2)
+    v[300:] = np.nan
+    t = Tensor(seen).where(Tensor(draw(1, D)) @ Tensor(k).T, -INF).softmax(-1) @ Tensor(v)
+    assert looks(t) == 1 and not np.isnan(t.numpy()).any()
+    cache = Tensor(np.zeros((2, 1, D), np.float32)), Tensor(np.zeros((2, 4096, D), np.float32))
+    length = Tensor(np.int64([[100], [3000]])).reshape(2, 1, 1)
+    s = (Tensor.arange(4096).reshape(1, 1, 4096) < length).where(cache[0] @ cache[1].mT, -INF)
+    assert looks(s.softmax(-1) @ cache[1]) == 1
+
+
 def test_what_excludes_nothing_or_bounds_the_loop_is_not_looked_at():
     i, j = Tensor.arange(N).reshape(N, 1), Tensor.arange(M).reshape(1, M)
     seen = Tensor(np.ones((N, M), bool))
@@ -193,7 +206,7 @@ def test_blocks_left_out_change_no_bit(monkeypatch):
         for tested in (True, False):
             monkeypatch.setattr(pipeline, "_kernels", {})
             if not tested:
-                monkeypatch.setattr(sys.modules["uopc.blockize.cascades"], "tests", lambda shared, step: ())
+                monkeypatch.setattr(sys.modules["uopc.blockize.limits"], "_tests", lambda shared, step: ())
             kernel = masked(seen)
             outs.append(run(kernel.source, kernel.name, seen))
             monkeypatch.undo()

@@ -15,8 +15,8 @@ from uopc.blockize.cascade_cost import Shape, cascade_cost
 from uopc.blockize.cascade_dots import paired
 from uopc.blockize.conditions import PLAIN
 from uopc.blockize.dots import dotted
-from uopc.blockize.limits import Body, common, limits, tests
-from uopc.blockize.operands import View, packed, shared_parts
+from uopc.blockize.limits import Body, bounded
+from uopc.blockize.operands import View, packed_rows
 from uopc.blockize.sizes import Sizes, block_sizes, other_sizes, rows_of
 from uopc.cost import ALIKE, Candidate
 from uopc.ops import ALU, MOVEMENT, KernelInfo, Ops, Tile
@@ -198,19 +198,6 @@ def _columns(extents: tuple[int, ...], own: list[int], sizes: Sizes) -> Opts:
     return Opts({own[-1]: lanes * vectors}, vector=own[-1], lanes=lanes)
 
 
-def _pack_rows(u: UOp, rows: int, sizes: Sizes) -> UOp:
-    """A producer's operands that only the rows and its own reduced axes vary: packed once for a block of rows."""
-    x = u.src[0]
-    view = View(x.shape)
-    out: dict[UOp, UOp] = {}
-    others = [a for a in range(len(x.shape)) if a != rows and a not in u.arg.axes and x.shape[a] > 1]
-    for axis in others:
-        for p in shared_parts(x, axis, view):
-            if rows in view.axes(p) and p not in out:
-                out[p] = packed(p, rows, sizes.rows, Opts(vector=rows, lanes=sizes.lanes), view)
-    return u.replace(src=(x.substitute(out),)) if out else u
-
-
 @dataclass(frozen=True)
 class _Found:
     """The cascades of a kernel, the space that its results lie in, the axis of it that lanes run along, and the usual
@@ -353,15 +340,10 @@ def _bounded(made: UOp, layout: _Layout, machine: Device) -> UOp:
         if axes is not None:
             at = [ZERO if a is None else layout.outputs[a] for a in axes]
             bodies.append(Body(c.op, value, (*at[: c.axis], layout.step, *at[c.axis :])))
-    shared = common(bodies)
-    bounds = limits(shared, None if layout.rows is None else layout.outputs[layout.rows], layout.step)
+    row = None if layout.rows is None else layout.outputs[layout.rows]
     # where no block computes more than its elements, a look is as much work
-    looked = tests([c for c in shared if c not in bounds], layout.step) if _shared(node) else ()
-    arg = made.arg._replace(limits=tuple(sorted(bounds.values())))
-    if not looked or len(bodies) < len(layout.axes):
-        return made.replace(arg=arg)
-    lanes = machine.vector_bytes // looked[0].dtype.itemsize
-    return made.replace(src=(*made.src, *looked), arg=arg._replace(test_lanes=lanes))
+    look = bool(_shared(node)) and len(bodies) == len(layout.axes)
+    return bounded(made, bodies, row, layout.step, machine.vector_bytes if look else 0)
 
 
 def _turned(body: dict[UOp, Idx], known: dict[UOp, int], layout: _Layout, sizes: Sizes) -> dict[UOp, Tile]:
@@ -405,7 +387,7 @@ def _with_stages(
                 pairs = dotted(u) if machine.has_bf16_dot else u
                 packs[u] = pairs if pairs.op is Ops.REDUCE else u
                 if rows:
-                    packs[u] = _pack_rows(packs[u], kept[rows[0]], sizes)
+                    packs[u] = packed_rows(packs[u], kept[rows[0]], sizes)
     memo: dict[UOp, UOp] = {}
     for u in toposort(node):
         src = tuple(memo[s] for s in u.src)

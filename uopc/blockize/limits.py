@@ -23,6 +23,9 @@ Linear = tuple[dict[UOp, int], int]
 CHEAP = COMPARE | {Ops.AND, Ops.OR, Ops.XOR, Ops.ADD, Ops.MUL, Ops.MIN, Ops.MAX, Ops.CAST}
 MAX_TEST_OPS = 16
 UNSIGNED = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}
+# Blocks in which an axis that is looked at is cut at least, if they are not short.
+LEAST_LOOKS = 4
+LEAST_LOOKED = 128
 # What makes a condition known only inside the loop, or dear.
 INNER = (Ops.STATE, Ops.COMPONENT, Ops.REDUCE, Ops.STAGE)
 
@@ -44,7 +47,7 @@ class Condition:
     tensors: tuple[UOp, ...]
 
 
-def common(bodies: Sequence[Body]) -> list[Condition]:
+def _common(bodies: Sequence[Body]) -> list[Condition]:
     """What must hold of row and position for any of the reductions to change."""
     found: list[dict[UOp, UOp]] = []
     for body in bodies:
@@ -98,7 +101,7 @@ def _limit(condition: UOp, row: UOp, step: UOp) -> Limit | None:
     return Limit(factors.get(row, 0), factors[step], constant + (condition.op is Ops.CMPLT))
 
 
-def limits(shared: Sequence[Condition], row: UOp | None, step: UOp) -> dict[Condition, Limit]:
+def _limits(shared: Sequence[Condition], row: UOp | None, step: UOp) -> dict[Condition, Limit]:
     """The conditions that bound the loop over blocks."""
     if row is None:
         return {}
@@ -106,7 +109,7 @@ def limits(shared: Sequence[Condition], row: UOp | None, step: UOp) -> dict[Cond
     return {c: limit for c, limit in found.items() if limit is not None}
 
 
-def tests(shared: Sequence[Condition], step: UOp) -> tuple[UOp, ...]:
+def _tests(shared: Sequence[Condition], step: UOp) -> tuple[UOp, ...]:
     """The conditions that are looked at in each block, as one value for each of the bodies: an integer as wide as what
     is compared, not 0 where all of them hold.  None where there is nothing to look at."""
     looked = [c for c in shared if _is_cheap(c.ranged, step)]
@@ -150,3 +153,26 @@ def _parts(condition: UOp) -> list[UOp]:
 def _width(u: UOp) -> int:
     """Bytes of an element in a register."""
     return 8 if u.dtype is dtypes.index else 4 if u.dtype.is_half else max(u.dtype.itemsize, 1)
+
+
+def bounded(made: UOp, bodies: Sequence[Body], row: UOp | None, step: UOp, vector_bytes: int) -> UOp:
+    """A CASCADE in blocks, those left out in which nothing changes; ``vector_bytes``: of the vectors that look at
+    masks, 0: none do."""
+    shared = _common(bodies)
+    found = _limits(shared, row, step)
+    arg = made.arg._replace(limits=tuple(sorted(found.values())))
+    looked = _tests([c for c in shared if c not in found], step) if vector_bytes else ()
+    if not looked:
+        return made.replace(arg=arg)
+    arg = arg._replace(test_lanes=vector_bytes // looked[0].dtype.itemsize)
+    length = made.src[0].shape[arg.components[0].axis]
+    if arg.block == length >= LEAST_LOOKS * LEAST_LOOKED:
+        # one block would be left out as a whole or not at all
+        arg = arg._replace(block=_part(length))
+    return made.replace(src=(*made.src, *looked), arg=arg)
+
+
+def _part(length: int) -> int:
+    """A part of an axis, even, and a divisor of its length if one is near."""
+    counts = [n for n in range(LEAST_LOOKS, 2 * LEAST_LOOKS) if length % (2 * n) == 0]
+    return length // counts[0] if counts else length // (2 * LEAST_LOOKS) * 2

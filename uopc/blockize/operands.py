@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from uopc.blockize.sizes import Sizes
 from uopc.ops import ALU, AxisType, Ops, Tile
 from uopc.rangeify import Ctx, Opts, rangeify
 from uopc.uop import UOp, toposort
@@ -76,6 +77,19 @@ def packed(u: UOp, lanes: int, width: int, opts: Opts, view: View) -> UOp:
     fill = Opts({last: width if square == 1 else opts.lanes, last - 1: square}, vector=last, lanes=opts.lanes)
     small = UOp(Ops.PERMUTE, (UOp(Ops.SHRINK, (u,), once),), order)
     return UOp(Ops.EXPAND, (UOp(Ops.PERMUTE, (UOp(Ops.STAGE, (small,), Tile(extents, fill)),), back),), shape)
+
+
+def packed_rows(u: UOp, rows: int, sizes: Sizes) -> UOp:
+    """A REDUCE whose operands that only the rows and its own axes vary are packed, once for a block of rows."""
+    x = u.src[0]
+    view = View(x.shape)
+    out: dict[UOp, UOp] = {}
+    others = [a for a in range(len(x.shape)) if a != rows and a not in u.arg.axes and x.shape[a] > 1]
+    for axis in others:
+        for p in shared_parts(x, axis, view):
+            if rows in view.axes(p) and p not in out:
+                out[p] = packed(p, rows, sizes.rows, Opts(vector=rows, lanes=sizes.lanes), view)
+    return u.replace(src=(x.substitute(out),)) if out else u
 
 
 def reduction_of(body: UOp) -> UOp | None:
