@@ -355,7 +355,8 @@ TABLE: dict[Ops, OpInfo] = {
     Ops.ALLOC: _structure(0, 0, DTypeRule.ARG, LOOPS, ParamArg),
     Ops.RANGE: _structure(1, 1, DTypeRule.INDEX, LOOPS, RangeArg),
     Ops.INDEX: _structure(2, 2, DTypeRule.LOAD, LOOPS),  # of a vector type: so many elements in a row
-    Ops.LOAD: _structure(1, 2, DTypeRule.LOAD, LOOPS),  # INDEX, and the bool that must hold (else the value is 0)
+    # INDEX, and the bool that must hold (else the value is 0); an int: memory so many elements further on is read soon
+    Ops.LOAD: _structure(1, 2, DTypeRule.LOAD, LOOPS, (int, type(None))),
     # INDEX, value, and the bool that must hold; True: past the caches
     Ops.STORE: _structure(2, 3, DTypeRule.VOID, Stage.ALL, (bool, type(None))),
     Ops.AFTER: _structure(1, None, DTypeRule.FIRST, LOOPS),

@@ -27,6 +27,7 @@ from uopc.ops import KernelInfo, Level, Ops, ParamArg, Stage
 from uopc.opt.accumulate import accumulate
 from uopc.opt.expand import expand
 from uopc.opt.layout import layout_pass
+from uopc.opt.prefetch import prefetch
 from uopc.opt.schedule import schedule, schedules
 from uopc.opt.stream import stream
 from uopc.opt.transpose import transpose
@@ -104,6 +105,7 @@ LOOP_STAGES = (
     Step("stream", lambda g, s: stream(g, s.machine), Stage.REGISTER),
     Step("finish", lambda g, s: simplify(g), Stage.REGISTER),
     Step("linearize", lambda g, s: linearize(g), Stage.LINEAR),
+    Step("prefetch", lambda g, s: prefetch(g, s.machine), Stage.LINEAR),
 )
 STAGES = (*TENSOR_STAGES, *KERNEL_STAGES, *LOOP_STAGES)
 

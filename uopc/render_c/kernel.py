@@ -146,6 +146,8 @@ class Kernel:
         if fate == UNUSED:
             return
         memory = self.memory
+        if u.op is Ops.LOAD and u.arg:
+            self.line(f"{memory.fetch(u).text};")
         code = memory.expression(u)
         if fate == INLINE and u.op is Ops.MUL and u.dtype.is_float and not _fits(code):
             # A product goes where it is added, or gcc makes one fused operation of some copies of an unrolled sum and

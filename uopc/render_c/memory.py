@@ -143,6 +143,12 @@ class Memory(Expressions):
             read = cast(self.unit.type(self.stored_type(dtype)), read)
         return narrowed(choice(self.operand(gate), read, nothing), u)
 
+    def fetch(self, u: UOp) -> Code:
+        """The memory that a LOAD says is read soon, brought to the second-level cache."""
+        index = u.src[0]
+        pointer = infix("+", Code(self.facts(place_of(index))[0]), self.address(index, u.arg))
+        return call("__builtin_prefetch", pointer, Code("0"), Code("2"))
+
     def _gather(self, u: UOp, gate: UOp | None) -> Code:
         read = self.lanes(u.src[0])
         if gate is not None:
