@@ -55,6 +55,11 @@ def test_no_mask_is_asked_inside_the_sum():
     assert not any(u.op is Ops.LOAD and len(u.src) > 1 for u in order[begun:])
 
 
+def test_bias_and_what_follows_it_join_the_kernel():
+    x, w, b = arrays((2, 32, 40, 48), (32, 32, 3, 3), (32,))
+    assert has_tile(kernel_of(x.conv2d(w, b, padding=1).relu()))
+
+
 def test_means_over_windows_have_a_tile_too():
     (x,) = arrays((4, 8, 60, 64))
     kernel = kernel_of(x.avg_pool2d(5, stride=1, padding=2))

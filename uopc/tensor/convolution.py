@@ -110,14 +110,14 @@ class Convolution(NN):
         batch, (channels, seen) = x.shape[: -n - 1], w.shape[:2]
         x = windows(x, kernel, steps, gaps)
         places = x.shape[len(batch) + 1 : len(batch) + 1 + n]
-        # (batch, group, channel of the result, places, channel of the group, elements): the summed axes last
-        lead = len(batch) + 1
-        x = reshape(x, (*batch, groups, seen, *places, *kernel))
-        order = (*range(lead), *range(lead + 1, lead + 1 + n), lead, *range(lead + 1 + n, lead + 1 + 2 * n))
-        x = permute(x, order)
-        whole = (*batch, groups, channels // groups, *places, seen, *kernel)
-        x = expand(reshape(x, (*batch, groups, 1, *places, seen, *kernel)), whole)
-        w = reshape(as_dtype(w, dtype), (groups, channels // groups, *[1] * n, seen, *kernel))
+        # (batch, group if there are several, channel of the result, places, channel of the group, elements)
+        split = (groups,) if groups > 1 else ()
+        lead = len(batch) + len(split)
+        x = reshape(x, (*batch, *split, seen, *places, *kernel))
+        x = permute(x, (*range(lead), *range(lead + 1, lead + 1 + n), lead, *range(lead + 1 + n, lead + 1 + 2 * n)))
+        whole = (*batch, *split, channels // groups, *places, seen, *kernel)
+        x = expand(reshape(x, (*batch, *split, 1, *places, seen, *kernel)), whole)
+        w = reshape(as_dtype(w, dtype), (*split, channels // groups, *[1] * n, seen, *kernel))
         summed = tuple(range(lead + 1 + n, len(whole)))
         out = reshape(add_up(multiply(x, expand(w, whole)), summed), (*batch, channels, *places))
         if added is not None:
