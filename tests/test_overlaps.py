@@ -12,7 +12,7 @@ from uopc.count import memory_of, products, times
 from uopc.ops import Ops
 from uopc.pipeline import Kernel, make_plan
 from uopc.tensor.convolution import windows
-from uopc.uop import toposort
+from uopc.uop import UOp, dtypes, toposort
 
 
 def kernel_of(t: Tensor) -> Kernel:
@@ -37,6 +37,12 @@ def has_tile(kernel: Kernel) -> bool:
     return any(u.op is Ops.ALLOC and math.prod(u.arg.shape) > 64 for u in toposort(kernel.linear))
 
 
+def scattered(kernel: Kernel) -> list[UOp]:
+    """Loads at a vector of addresses."""
+    loads = [u for u in kernel.linear.src if u.op is Ops.LOAD]
+    return [u for u in loads if u.src[0].src[1].dtype is not dtypes.index]
+
+
 @pytest.mark.parametrize("n, c, side", [(8, 64, 56), (1, 64, 56), (2, 256, 28), (1, 16, 300)])
 def test_padded_windows_are_filled_once_a_block(n, c, side):
     """Each element is read by nine windows of every channel; from memory it comes little more than once."""
@@ -53,6 +59,16 @@ def test_no_mask_is_asked_inside_the_sum():
     order = list(kernel_of(x.conv2d(w, padding=1)).linear.src)
     begun = min(i for i, u in enumerate(order) if u.op is Ops.RANGE and u.arg.axis_type.name == "REDUCE")
     assert not any(u.op is Ops.LOAD and len(u.src) > 1 for u in order[begun:])
+
+
+def test_every_other_window_is_picked_from_whole_vectors():
+    x, w = arrays((2, 32, 56, 64), (32, 32, 3, 3))
+    kernel = kernel_of(x.conv2d(w, padding=1, stride=2))
+    assert has_tile(kernel) and not scattered(kernel)
+    useful = 2 * 32 * 32 * 28 * 32 * 9
+    assert useful <= products(kernel.linear, {2}) <= 1.2 * useful
+    for pooled in (x.avg_pool2d(2), x.avg_pool2d(3, 2, 1), x.max_pool2d(2)):
+        assert not scattered(kernel_of(pooled))
 
 
 def test_bias_and_what_follows_it_join_the_kernel():
@@ -72,31 +88,35 @@ def test_what_is_read_in_place_or_seldom_has_none():
     (line,) = arrays((4, 4096))
     assert not has_tile(kernel_of(x.conv2d(w)))
     assert not has_tile(kernel_of(x.max_pool2d(2)))
-    around = Tensor(windows(line.pad(((0, 0), (1, 1))).uop, (3,), (1,), (1,)))
+    around = Tensor(windows(line.pad(((0, 0), (1, 1))).uop, (2,), (1,), (1,)))
     assert not has_tile(kernel_of(around.sum(-1)))
 
 
 SHAPES = [
-    # x, w, padding, dilation
-    ((2, 64, 19, 23), (33, 64, 3, 3), 1, 1),
-    ((1, 13, 40, 61), (200, 13, 3, 3), 1, 1),
-    ((1, 6, 9, 301), (7, 6, 5, 3), (2, 1), 1),
-    ((3, 8, 33, 32), (16, 8, 3, 3), 2, 2),
-    ((1, 96, 20, 20), (8, 96, 5, 5), 4, 1),
-    ((1, 3, 300, 7), (5, 3, 3, 3), 1, 1),
+    # x, w, padding, dilation, stride
+    ((2, 64, 19, 23), (33, 64, 3, 3), 1, 1, 1),
+    ((1, 13, 40, 61), (200, 13, 3, 3), 1, 1, 1),
+    ((1, 6, 9, 301), (7, 6, 5, 3), (2, 1), 1, 1),
+    ((3, 8, 33, 32), (16, 8, 3, 3), 2, 2, 1),
+    ((1, 96, 20, 20), (8, 96, 5, 5), 4, 1, 1),
+    ((1, 3, 300, 7), (5, 3, 3, 3), 1, 1, 1),
+    ((2, 16, 57, 70), (24, 16, 3, 3), 1, 1, 2),
+    ((1, 3, 65, 66), (16, 3, 7, 7), 3, 1, 2),
+    ((1, 8, 40, 70), (8, 8, 3, 3), 1, 1, 3),
 ]
 
 
 @pytest.mark.parametrize("case", SHAPES, ids=str)
 def test_values(case):
-    shape, weight, padding, dilation = case
+    shape, weight, padding, dilation, stride = case
     rng = np.random.default_rng(1)
     x, w = rng.standard_normal(shape, np.float32), rng.standard_normal(weight, np.float32)
-    got = Tensor(x).conv2d(w, padding=padding, dilation=dilation).numpy()
+    got = Tensor(x).conv2d(w, None, stride, padding, dilation).numpy()
     p, q = padding if isinstance(padding, tuple) else (padding, padding)
     wide = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (p, p), (q, q)))
     reach = tuple(dilation * (k - 1) + 1 for k in weight[2:])
-    seen = np.lib.stride_tricks.sliding_window_view(wide, reach, (2, 3))[..., ::dilation, ::dilation]
+    seen = np.lib.stride_tricks.sliding_window_view(wide, reach, (2, 3))
+    seen = seen[:, :, ::stride, ::stride, ::dilation, ::dilation]
     exact = np.einsum("nchwij,ocij->nohw", seen, w.astype(np.float64))
     np.testing.assert_allclose(got, exact, atol=2e-6 * np.abs(exact).max())
     lowest = np.pad(x, ((0, 0), (0, 0), (2, 2), (2, 2)), constant_values=-np.inf)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+
 import numpy as np
 import pytest
 
@@ -41,3 +44,24 @@ def test_rows_of_a_cascade_are_packed_by_shuffles():
     # what is packed and what is written, a square at a time
     assert shuffles(kernel.linear) == 2 * lanes * (lanes.bit_length() - 1)
     assert not scattered(kernel.linear)
+
+
+@pytest.mark.parametrize("x", arrays(), ids=lambda x: str(x.dtype))
+@pytest.mark.parametrize("part", [slice(None, None, 2), slice(1, None, 2), slice(None, None, -1)], ids=str)
+def test_every_other_element_and_backwards(x, part):
+    line = x.reshape(-1)
+    copy = Tensor(line)[part].contiguous()
+    (kernel,) = make_plan([copy.uop]).kernels
+    assert shuffles(kernel.linear) and not scattered(kernel.linear)
+    assert np.array_equal(copy.numpy(), line[part])
+
+
+def test_nothing_behind_the_last_element_is_read():
+    """The array ends where its page does, and the next page cannot be read."""
+    pages = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+    x = np.frombuffer(pages, np.float32)[: mmap.PAGESIZE // 4]
+    x[:] = np.arange(len(x))
+    mprotect = ctypes.CDLL(None, use_errno=True).mprotect
+    assert mprotect(ctypes.c_void_p(x.ctypes.data + mmap.PAGESIZE), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+    for part in (slice(1, None, 2), slice(None, None, 2), slice(None, None, -1)):
+        assert np.array_equal((Tensor(x)[part] + 0).numpy(), x[part])

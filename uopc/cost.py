@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from uopc.ops import ALU, Ops
 from uopc.rangeify.context import power_of_two_below
-from uopc.rangeify.nest import Nest, trips
+from uopc.rangeify.nest import SMALL_STEPS, Nest, trips
 from uopc.runtime.device import Device
 from uopc.uop import UOp, dtypes, toposort
 
@@ -47,6 +47,8 @@ MAXIMUM = 4.0
 # Elements that lanes cannot load together go one by one, or by squares that are turned in registers.
 SCATTERED = 8.0
 TRANSPOSED = 6.0
+# A vector that is picked from two others takes as long as so many.
+PICKED = 3.0
 # Counting and branching of an innermost loop, which at most so many accumulators share.
 TURN = 1.0
 MOST_SUMS = 24
@@ -329,8 +331,9 @@ def _runs(array: _Array, loops: _Loops) -> float:
     for a in array.loops:
         n *= loops.trips[a] * loops.tile[a] if a in array.axes else loops.trips[a]
     if opts.lanes > 1 and opts.vector in array.axes:
-        if array.axes[opts.vector] == 1:
-            return n / opts.lanes
+        step = array.axes[opts.vector]
+        if step in SMALL_STEPS:
+            return (1.0 if step == 1 else PICKED) * n / opts.lanes
         square = any(step == 1 and loops.tile[a] >= opts.lanes for a, step in array.axes.items())
         return TRANSPOSED * n / opts.lanes if square else n * SCATTERED
     if opts.reduce_lanes > 1 and array.inner > 1:

@@ -13,13 +13,13 @@ from uopc.blockize.operands import reduction_of
 from uopc.cost import Candidate, Cost, Model
 from uopc.ops import ALU, MOVEMENT, AxisType, KernelInfo, Ops, ParamArg, ReduceArg, Tile
 from uopc.rangeify import Ctx, Opts, rangeify
-from uopc.rangeify.nest import analyse
+from uopc.rangeify.nest import SMALL_STEPS, analyse
 from uopc.runtime.device import Device
 from uopc.simplify import linear_in
 from uopc.uop import UOp, toposort
 
 # Readings of each element of a tile, below which filling it does not pay.
-LEAST_READINGS = 4
+LEAST_READINGS = 2
 # The tile's share of the second-level cache; other operands and the results have the rest.
 TILE_SHARE = 0.25
 OTHER_SHARES = (0.1, 0.5)  # worth a measurement
@@ -147,7 +147,9 @@ def _found(root: UOp, machine: Device, share: float) -> tuple[Site, list[int]] |
     x = reduce.src[0]
     kept = [a for a in range(len(x.shape)) if a not in reduce.arg.axes]
     lanes = kept[opts.vector]
-    sites = [s for s in _sites(x) if any(map(s.overlaps, kept)) and all(n.get(lanes, 1) == 1 for n in s.steps)]
+    sites = [
+        s for s in _sites(x) if any(map(s.overlaps, kept)) and all(n.get(lanes, 1) in SMALL_STEPS for n in s.steps)
+    ]
     if len(sites) != 1:
         return None
     (site,) = sites

@@ -15,6 +15,7 @@ import math
 
 from uopc.ops import ALU, MOVEMENT, AxisType, Level, Ops, ParamArg
 from uopc.rangeify import Ctx, rangeify
+from uopc.rangeify.nest import SMALL_STEPS
 from uopc.simplify import linear_in
 from uopc.uop import UOp, toposort
 
@@ -85,7 +86,7 @@ def _copies(u: UOp, known: dict[UOp, Steps]) -> dict[UOp, UOp]:
     if not outputs or x.op not in ALU:
         return {}
     steps = {o: _steps(o, known) for o in _operands(x)}
-    strided = {a: [o for o in steps if steps[o][a] not in (0, 1)] for a in outputs}
+    strided = {a: [o for o in steps if steps[o][a] not in SMALL_STEPS] for a in outputs}
     if not all(strided.values()):
         return {}
     axis = outputs[-1]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from uopc.ops import Ops
 from uopc.rangeify import Opts
-from uopc.rangeify.nest import Nest, trips
+from uopc.rangeify.nest import SMALL_STEPS, Nest, trips
 from uopc.runtime.device import Device
 from uopc.uop import UOp, toposort
 
@@ -32,6 +32,8 @@ ELEMENTWISE_VECTORS = (2, 1, 4)
 ACROSS_VECTORS, ACROSS_VECTORS_WITH_SCALARS = (8, 4, 2), (4, 8, 2)
 # Register tiles that take longer than the best by this much, by their operations, loads and edges, are not looked at.
 WORTH = 1.15
+# An element that is picked from a vector costs so many times less than one that is read by itself.
+PICKED = 4
 # An iteration with less work than this does not pay for the divisions that a merged thread loop asks for.
 MERGE_WORK = 512
 # Enough iterations for the threads to share.
@@ -40,8 +42,12 @@ ENOUGH_TRIPS = 16
 
 def _gathers(nest: Nest, r: UOp) -> int:
     """How many elements would be read or written one by one if lanes ran along ``r``."""
-    bad = sum(a.times for a in nest.loads if r in a.steps and a.steps[r] not in (0, 1))
-    return bad + (0 if nest.store_steps.get(r) in (0, 1) else trips(x for x in nest.outputs if x is not None))
+    bad = 0 if nest.store_steps.get(r) in (0, 1) else trips(x for x in nest.outputs if x is not None)
+    for a in nest.loads:
+        step = a.steps.get(r, 0)
+        if step not in (0, 1):
+            bad += trips(a.around.union(a.steps)) // (PICKED if step in SMALL_STEPS else 1)
+    return bad
 
 
 def _vector_axis(nest: Nest) -> int | None:
@@ -92,7 +98,7 @@ def _tiles(nest: Nest, v: int, lanes: int, registers: int) -> list[dict[int, int
     """Elements of each output axis that one iteration computes, several ways."""
     vector = nest.outputs[v]
     assert vector is not None
-    inner = [a for a in nest.loads if a.reduced and vector in a.steps and a.steps[vector] == 1]
+    inner = [a for a in nest.loads if a.reduced and a.steps.get(vector, 0) in SMALL_STEPS[1:]]
     scalar = [a for a in nest.loads if a.reduced and vector not in a.steps]
     if not any(vector in u.ranges for u in nest.reduces):
         square = _transposed(nest, v, lanes)
@@ -177,10 +183,12 @@ def _prefers_reduced_axis(nest: Nest, v: int, lanes: int) -> bool:
     touched = [u for u in nest.reduces if vector in u.ranges]
     if not touched:
         return False
-    along = sum(a.times for a in nest.loads if a.reduced and a.steps.get(vector, 0) not in (0, 1))
+    along = sum(a.times for a in nest.loads if a.reduced and a.steps.get(vector, 0) not in SMALL_STEPS)
     if nest.shape[v] < lanes // 2 and all(nest.shape[v] < u.src[-1].vmax for u in touched):
         along = max(along, 1)
     ends = {u.src[-1] for u in touched}
+    if all(trips([r]) < lanes for r in ends) and nest.shape[v] >= lanes // 2:
+        return False  # too short for lanes
     across = sum(a.times for a in nest.loads if a.reduced and any(a.steps.get(r, 0) not in (0, 1) for r in ends))
     return along > across
 

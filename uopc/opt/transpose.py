@@ -1,11 +1,11 @@
-"""transpose: a square of scattered accesses becomes consecutive ones and shuffles.
+"""transpose: scattered accesses become consecutive ones and shuffles.
 
 In and out: a program after ``expand``.  Where as many vectors as a vector has lanes are read in equal steps from
-neighbouring
-addresses, their rows are read whole and transposed in registers, and likewise for what is written: 16 x 16 elements
-take 16 accesses and 64 shuffles where they took 256 accesses.
+neighbouring addresses, their rows are read whole and transposed in registers, and likewise for what is written: 16 x 16
+elements take 16 accesses and 64 shuffles where they took 256 accesses.  A vector of every other element is picked from
+the two that it lies in, and one that runs backwards is turned.
 
-Reads no address that was not read, and writes none that was not written.
+Reads no address outside those that were read, and writes none that was not written.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _place(access: UOp, simplifier: Simplifier) -> tuple[Place, int] | None:
         return None
     first, step = steps.arg[0], steps.arg[1] - steps.arg[0]
     unit = index.dtype.itemsize // index.src[0].dtype.scalar().itemsize
-    if steps.arg != tuple(first + step * i for i in range(lanes)) or step < lanes * unit:
+    if steps.arg != tuple(first + step * i for i in range(lanes)):
         return None
     return Place(index.src[0], base, step, lanes, unit), ahead + first
 
@@ -65,7 +65,7 @@ def _squares(accesses: list[UOp], simplifier: Simplifier) -> list[tuple[Place, i
     rows: dict[Place, dict[int, UOp]] = {}
     for u in accesses:
         found = _place(u, simplifier)
-        if found is not None:
+        if found is not None and found[0].step >= found[0].lanes * found[0].unit:
             rows.setdefault(found[0], {})[found[1]] = u
     out = []
     for place, at in rows.items():
@@ -97,14 +97,34 @@ def _transposed(rows: list[UOp]) -> list[UOp]:
     return rows
 
 
+def _picked(load: UOp, simplifier: Simplifier) -> UOp | None:
+    """A vector of every other element, or of elements backwards, from those that are read whole; None for others."""
+    found = _place(load, simplifier)
+    if found is None or found[0].unit != 1 or found[0].step not in (2, -1):
+        return None
+    place, first = found
+    last = place.lanes - 1
+    # the second ends where the last element is: what lies behind it may not exist
+    starts, order = (first - last, first - last), tuple(range(last, -1, -1))
+    if place.step == 2:
+        starts = (first, first + last)
+        order = tuple(2 * i if 2 * i <= last else place.lanes + 2 * i - last for i in range(place.lanes))
+    sources = tuple(_row(place, start, 0, load.src[0]).load() for start in starts)
+    return UOp(Ops.SHUFFLE, sources, order)
+
+
 def transpose(root: UOp) -> UOp:
-    """The program of ``root`` (a SINK) with its squares transposed in registers."""
+    """The program of ``root`` (a SINK) with its squares transposed in registers, and small steps taken there."""
     simplifier = Simplifier()
     loads = _scattered(root, Ops.LOAD)
     read: dict[UOp, UOp] = {}
     for place, first, square in _squares(loads, simplifier):
         rows = [_row(place, first, k, square[0].src[0]).load() for k in range(len(square))]
         read.update(zip(square, _transposed(rows)))
+    for load in loads:
+        picked = None if load in read else _picked(load, simplifier)
+        if picked is not None:
+            read[load] = picked
     if read:
         root = root.substitute(read)
     stores = _scattered(root, Ops.STORE)

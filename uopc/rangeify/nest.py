@@ -16,6 +16,8 @@ from uopc.rangeify.context import ZERO, Ctx
 from uopc.simplify import linear_in
 from uopc.uop import UOp, dtypes, toposort
 
+# Steps of an address from lane to lane at which a vector is read whole, or picked from two that are.
+SMALL_STEPS = (0, 1, 2, -1)
 # Computed so many times less often than others, a value may take several registers.
 SELDOM = 8
 
