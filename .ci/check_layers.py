@@ -120,8 +120,8 @@ LAYERS = (
     Layer(
         "passes",
         (
-            *(f"uopc.{name}" for name in ("cascade", "kernelize", "joint", "blockize", "decompose", "linearize")),
-            "uopc.count",
+            *(f"uopc.{name}" for name in ("invariant", "cascade", "kernelize", "joint", "blockize")),
+            *(f"uopc.{name}" for name in ("decompose", "linearize", "count")),
             "uopc.render_c",
             "uopc.opt.*",
         ),

@@ -18,6 +18,8 @@ from uopc.ops import ALU, COMPARE, Ops
 from uopc.uop import UOp, dtypes, ranges_in, toposort
 
 MAX_GRID = 1 << 22
+# Operations of one lane, where it is more than one.
+FLOPS = {Ops.FMA: 2, Ops.DOT2: 4}
 
 _EVALUATE: dict[Ops, Any] = {
     Ops.ADD: np.add, Ops.MUL: np.multiply, Ops.MIN: np.minimum, Ops.MAX: np.maximum, Ops.IDIV: np.floor_divide,
@@ -140,7 +142,7 @@ def count(linear: UOp) -> Work:
                 buffers[memory] = None
                 loads += n * u.dtype.count if u.op is Ops.LOAD else 0
         elif u.op in ALU and u.op not in COMPARE and u.op not in (Ops.CAST, Ops.BITCAST, Ops.WHERE):
-            flops += n * u.dtype.count * (4 if u.op is Ops.DOT2 else 1) if u.dtype.is_float else 0
+            flops += n * u.dtype.count * FLOPS.get(u.op, 1) if u.dtype.is_float else 0
         elif u.op is Ops.HREDUCE and u.dtype is not dtypes.index:
             flops += n * (u.src[0].dtype.count - 1)
     moved = sum(b.dtype.itemsize * math.prod(b.arg.shape) for b in buffers)

@@ -23,7 +23,7 @@ from typing import Any
 
 from uopc.costs import ALU_TIME, BYTE_TIME, CACHED, LAUNCH_TIME, TRANSCENDENTAL
 from uopc.dtype import dtypes
-from uopc.ops import ALU, MOVEMENT, Level, Ops, ReduceArg
+from uopc.ops import ALU, MOVEMENT, Level, Ops, Order
 from uopc.rangeify.movement import reshape_groups
 from uopc.uop import UOp, sink, toposort
 
@@ -217,6 +217,10 @@ class _Cuts:
         self.at_root: set[UOp] = set()  # STACKs and CATs below nothing but what reorders them
         self.under_stage = {u.src[0] for u in self.order if u.op is Ops.STAGE}
         self.place = {u: k for k, u in enumerate(self.order)}
+        # products under sums of a fixed order, which round neither there nor, written down, before
+        self.products = {
+            u.src[0] for u in self.order if u.op is Ops.REDUCE and u.arg.order is not Order.ANY and u.arg.op is Ops.ADD
+        }
         # what is computed element by element from the results of a cascade
         self.running: set[UOp] = set()
         for u in self.order:
@@ -297,6 +301,8 @@ class _Cuts:
             return False
         if u.op in _CHOICE and not self.cheap_choice(u):
             return True
+        if u.op is Ops.MUL and u in self.products:
+            return False
         if u.op in ALU and any(kernel.ops > MAX_KERNEL_OPS for kernel, _ in uses):
             return True
         if u in self.running and self.joint(u):
@@ -420,10 +426,12 @@ def split_reductions(roots: list[UOp]) -> list[UOp]:
 
 
 def _parts(u: UOp) -> int:
-    x, (_, axes) = u.src[0], u.arg
+    x, axes = u.src[0], u.arg.axes
     count = math.prod(x.shape[a] for a in axes)
     results = math.prod(u.shape)
-    if count < SPLIT_ELEMENTS or results >= SPLIT_MAX_PARTS or count * results < SPLIT_ELEMENTS:
+    if count < SPLIT_ELEMENTS or results == 0:
+        return 1
+    if results >= SPLIT_MAX_PARTS and u.arg.order is Order.ANY:  # a fixed order asks for the length alone
         return 1
     return min(SPLIT_MAX_PARTS, count // SPLIT_PART, x.shape[axes[0]])
 
@@ -432,7 +440,7 @@ def _in_parts(u: UOp) -> UOp:
     """The first reduced axis in equal parts, and what is left over by itself; parts of halves are float32."""
     if u.dtype.is_half:
         return _in_parts(u.replace(src=(u.src[0].cast(dtypes.float32),))).cast(u.dtype)
-    x, (op, axes) = u.src[0], u.arg
+    x, axes = u.src[0], u.arg.axes
     parts = _parts(u)
     axis = axes[0]
     size = x.shape[axis]
@@ -441,13 +449,13 @@ def _in_parts(u: UOp) -> UOp:
     shape = (*x.shape[:axis], parts, each, *x.shape[axis + 1 :])
     moved = UOp(Ops.RESHAPE, (whole,), shape)
     inner = tuple(a + 1 if a >= axis else a for a in axes)
-    partial = UOp(Ops.STAGE, (UOp(Ops.REDUCE, (moved,), ReduceArg(op, inner)),), Level.KERNEL)
+    partial = UOp(Ops.STAGE, (UOp(Ops.REDUCE, (moved,), u.arg._replace(axes=inner)),), Level.KERNEL)
     place = axis - sum(a < axis for a in axes)
-    total = UOp(Ops.REDUCE, (partial,), ReduceArg(op, (place,)))
+    total = UOp(Ops.REDUCE, (partial,), u.arg._replace(axes=(place,)))
     if parts * each == size:
         return total
     rest = UOp(Ops.REDUCE, (_slice(x, axis, parts * each, size),), u.arg)
-    return total.alu(op, rest)
+    return total.alu(u.arg.op, rest)
 
 
 def _slice(x: UOp, axis: int, first: int, last: int) -> UOp:

@@ -121,6 +121,18 @@ class Ops(IntEnum, metaclass=_Members):
     # three operands
     WHERE = auto()
     DOT2 = auto()
+    FMA = auto()
+
+
+class Order(IntEnum, metaclass=_Members):
+    """In which order a reduction combines what it reduces."""
+
+    ANY = 0  # as its kernel is fastest
+    STEPS = 1  # one after the other, in blocks of a fixed length
+    LANES = 2  # in a fixed number of lanes and copies, which are combined at the end
+
+    def __repr__(self) -> str:
+        return f"Order.{self.name}"
 
 
 class AxisType(IntEnum, metaclass=_Members):
@@ -173,10 +185,11 @@ class ViewArg(NamedTuple):
 
 class ReduceArg(NamedTuple):
     """How a REDUCE combines, and over which axes of its operand (none in a loop program: there the sources name the
-    RANGEs)."""
+    RANGEs); in an order that is free, or fixed."""
 
     op: Ops
     axes: tuple[int, ...]
+    order: Order = Order.ANY
 
 
 class Tile(NamedTuple):
@@ -195,14 +208,15 @@ class Tile(NamedTuple):
 
 class Component(NamedTuple):
     """One reduction of a cascade: how it combines, over which axis of its body, whether a correction follows the body
-    among the CASCADE's sources, the tile that its running value stands in, and how many elements of the reduced axis
-    one step of the body takes (both set by ``blockize``)."""
+    among the CASCADE's sources, the tile that its running value stands in, how many elements of the reduced axis one
+    step of the body takes (both set by ``blockize``), and whether its order is fixed: then it is STEPS."""
 
     op: Ops
     axis: int
     corrected: bool
     tile: Tile | None = None
     steps: int = 1
+    order: Order = Order.ANY
 
 
 class Limit(NamedTuple):
@@ -440,6 +454,8 @@ TABLE: dict[Ops, OpInfo] = {
     # PAIRs a and b and a sum c: c + a.high * b.high, then that + a.low * b.low, each rounded to float32.  Operands and
     # sums below its normal numbers may count as 0.
     Ops.DOT2: OpInfo((3, 3), DTypeRule.DOT, Kind.ALU, Stage.ALL),
+    # a * b + c, rounded once: made by accumulate where the order of a sum is fixed
+    Ops.FMA: OpInfo((3, 3), DTypeRule.SAME, Kind.ALU, Stage.REGISTER | Stage.LINEAR, flags=Flags.FLOAT_ONLY),
 }
 assert set(TABLE) == set(Ops)
 

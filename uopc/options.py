@@ -27,7 +27,8 @@ class Options:
     fuse_reduce: None lets the cost model choose, False cuts at every REDUCE, True never writes a reduction's input
     down.
     opt: an object with ``layout(roots)`` and ``lower(body, out)``, or None for the built-in schedules.
-    batch_invariant: a row's bits do not depend on the rows beside it.  Not available yet: True is refused.
+    batch_invariant: a row's bits do not depend on the rows beside it: the order of each sum follows from its own length
+    alone, and every operation is rounded by itself.
     tune: how many schedules of each kernel are measured when a plan is first compiled; the fastest is kept on disk, and
     other processes that tune take it from there.  0 (UOPC_TUNE says otherwise): none is, and none is read, so that the
     code follows from the expression, the options and the machine alone.  Schedules may round differently, so that
@@ -103,8 +104,7 @@ _FIELDS = tuple(f.name for f in dataclasses.fields(Options))
 def options(**fields: Any) -> Iterator[None]:
     """Set fields of ``Options`` inside a ``with`` block, for this thread only; blocks nest, and inner ones win.
 
-    TypeError for a field that does not exist or a value of another type, ValueError for a negative number,
-    NotImplementedError for a value that is not available yet.
+    TypeError for a field that does not exist or a value of another type, ValueError for a negative number.
     """
     unknown = sorted(set(fields) - set(_FIELDS))
     if unknown:
@@ -116,11 +116,8 @@ def options(**fields: Any) -> Iterator[None]:
         raise TypeError(f"tune={tune!r}; how many schedules of each kernel to measure, an int, is accepted")
     if tune < 0:
         raise ValueError(f"tune={tune}; 0 (measure nothing) and more are accepted")
-    if fields.get("batch_invariant"):
-        raise NotImplementedError(
-            "batch_invariant=True is not available yet: how a reduction is cut depends on the axes beside it; "
-            "False is accepted"
-        )
+    if fields.get("batch_invariant", False) not in (False, True):
+        raise TypeError(f"batch_invariant={fields['batch_invariant']!r}; accepted are False and True")
     token = _scoped.set({**(_scoped.get() or {}), **fields})
     try:
         yield

@@ -20,6 +20,7 @@ from uopc.blockize import block_candidates, blockize
 from uopc.cascade import cascade
 from uopc.cost import Candidate
 from uopc.decompose import decompose
+from uopc.invariant import invariant
 from uopc.joint import Store, at_root, joint, order
 from uopc.kernelize import kernelize, runs
 from uopc.linearize import linearize
@@ -199,6 +200,7 @@ class Plan:
     each temporary.
     results: for each root, the number of the buffer that holds it.  input_numbers: the slot that each input had in the
     graph.
+    exact: the C compiler must round every product, and contract none with a sum.
     """
 
     calls: list[Call]
@@ -207,6 +209,7 @@ class Plan:
     outs: list[tuple[DType, tuple[int, ...]]]
     temps: list[tuple[DType, int]]
     results: list[int]
+    exact: bool = False
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -276,7 +279,7 @@ class _Split:
         outs = [(u.dtype, u.shape) for u in self.outs]
         slots = [u.arg.slot for u in self.inputs]
         results = [self.numbers[self.buffers.get(r, r)] for r in self.results]
-        return Plan(self.calls, sizes, slots, outs, temps, results)
+        return Plan(self.calls, sizes, slots, outs, temps, results, self.settings.options.batch_invariant)
 
     def write(self, out: UOp, body: UOp) -> None:
         """The kernels that write ``body`` to ``out``."""
@@ -393,8 +396,13 @@ def make_plan(roots: list[UOp], **fields: Any) -> Plan:
     return plan_for(sink(*(r if r.op is Ops.STAGE else UOp(Ops.STAGE, (r,), Level.KERNEL) for r in roots)), options)
 
 
+def prepared(root: UOp, options: Options) -> UOp:
+    """A tensor graph as the first stage gets it."""
+    return invariant(root) if options.batch_invariant else root
+
+
 def plan_for(root: UOp, options: Options) -> Plan:
     """The plan of a SINK whose sources are STAGEs.  Its kernels have the usual sizes; ``uopc.runtime.tune`` finds
     others."""
     settings = Settings(replace(options, tune=0), device())
-    return _Split(run_stages(TENSOR_STAGES, root, settings), settings).run()
+    return _Split(run_stages(TENSOR_STAGES, prepared(root, options), settings), settings).run()

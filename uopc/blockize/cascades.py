@@ -19,7 +19,7 @@ from uopc.blockize.limits import Body, bounded
 from uopc.blockize.operands import View, packed_rows
 from uopc.blockize.sizes import Sizes, block_sizes, other_sizes, rows_of
 from uopc.cost import ALIKE, Candidate
-from uopc.ops import ALU, MOVEMENT, KernelInfo, Ops, Tile
+from uopc.ops import ALU, MOVEMENT, KernelInfo, Ops, Order, Tile
 from uopc.rangeify import Opts
 from uopc.rangeify.axes import space
 from uopc.rangeify.context import ZERO, Idx
@@ -209,6 +209,7 @@ class _Found:
     rows: int | None
     length: int
     sizes: Sizes
+    ordered: bool  # blocks have one length, however many rows there are
 
 
 def _find(root: UOp, machine: Device) -> _Found:
@@ -226,8 +227,9 @@ def _find(root: UOp, machine: Device) -> _Found:
     tiles = max(len(_shared(layout.node)) for layout, _ in layouts)
     length = max(bodies_of(x.node)[0][0].shape[x.node.arg.components[0].axis] for x, _ in layouts)
     size = 0 if rows is None else shape[rows]
-    sizes = block_sizes(size, layouts[0][0].held(shape), length, itemsize, tiles, machine)
-    return _Found(layouts, everywhere, shape, rows, length, sizes)
+    ordered = any(c.order is not Order.ANY for x, _ in layouts for c in x.node.arg.components)
+    sizes = block_sizes(size, layouts[0][0].held(shape), length, itemsize, tiles, machine, ordered)
+    return _Found(layouts, everywhere, shape, rows, length, sizes, ordered)
 
 
 def cascade_blocks(root: UOp, machine: Device) -> UOp:
@@ -262,6 +264,7 @@ def cascade_candidates(plain: Candidate, machine: Device) -> list[Candidate]:
     return [
         Candidate(_in_blocks(plain.root, found, sizes, machine), cascade_cost(shape, sizes, machine))
         for sizes in other_sizes(found.sizes, size, found.length)
+        if sizes.steps == found.sizes.steps or not found.ordered
     ]
 
 
@@ -314,7 +317,7 @@ def _blocked(layout: _Layout, inside: list[dict[UOp, Idx]], sizes: Sizes, machin
 
 def _with_pairs(made: UOp, layout: _Layout, sizes: Sizes) -> UOp:
     """The CASCADE in blocks, its sums of products of bfloat16 two steps at a time; blocks then begin at even steps."""
-    if layout.rows is None:
+    if layout.rows is None or any(c.order is not Order.ANY for c in made.arg.components):
         return made
     own = set(range(len(layout.outputs))) - layout.everywhere
     components, src, new = list(made.arg.components), list(made.src), {}

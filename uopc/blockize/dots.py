@@ -12,7 +12,7 @@ from that of single steps, and that values below the normal numbers of float32 m
 from __future__ import annotations
 
 from uopc.blockize.operands import stretch
-from uopc.ops import MOVEMENT, Ops, ReduceArg
+from uopc.ops import MOVEMENT, Ops, Order, ReduceArg
 from uopc.runtime.device import Device
 from uopc.uop import UOp, dtypes, toposort
 
@@ -62,10 +62,10 @@ def pairs(x: UOp, axis: int) -> UOp:
 def dotted(u: UOp) -> UOp:
     """A REDUCE as a sum of dot products along its longest axis, and of the product that an odd axis leaves; ``u``
     itself where it is no such sum."""
-    x, (op, axes) = u.src[0], u.arg
+    x, op, axes = u.src[0], u.arg.op, u.arg.axes
     axis = max(axes, key=lambda a: (x.shape[a], a), default=0)
     found = factors(x) if op is Ops.ADD and axes and x.shape[axis] >= LEAST_STEPS else None
-    if found is None:
+    if found is None or u.arg.order is not Order.ANY:
         return u
     words = [pairs(f, axis) for f in found]
     total = UOp(Ops.REDUCE, (UOp(Ops.DOT2, (*words, UOp.const(0.0, u.dtype))),), u.arg)

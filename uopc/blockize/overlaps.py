@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from uopc.blockize.operands import reduction_of
 from uopc.cost import Candidate, Cost, Model
-from uopc.ops import ALU, MOVEMENT, AxisType, KernelInfo, Ops, ParamArg, ReduceArg, Tile
+from uopc.ops import ALU, MOVEMENT, AxisType, KernelInfo, Ops, Order, ParamArg, ReduceArg, Tile
 from uopc.rangeify import Ctx, Opts, rangeify
 from uopc.rangeify.nest import SMALL_STEPS, analyse
 from uopc.runtime.device import Device
@@ -125,11 +125,11 @@ def _count(shape: tuple[int, ...], block: list[int], kept: list[int], axis: int)
 
 def _in_chains(reduce: UOp) -> UOp:
     """A long sum as a sum of shorter ones, where its first axis can be divided so."""
-    x, (op, axes) = reduce.src[0], reduce.arg
+    x, op, axes = reduce.src[0], reduce.arg.op, reduce.arg.axes
     first, size = axes[0], x.shape[axes[0]]
     around = math.prod(x.shape[a] for a in axes[1:])
     each = max(n for n in range(1, size + 1) if size % n == 0 and (n * around <= LONGEST_CHAIN or n == 1))
-    if op is not Ops.ADD or each in (1, size):
+    if op is not Ops.ADD or each in (1, size) or reduce.arg.order is not Order.ANY:
         return reduce
     split = UOp(Ops.RESHAPE, (x,), (*x.shape[:first], size // each, each, *x.shape[first + 1 :]))
     partial = UOp(Ops.REDUCE, (split,), ReduceArg(op, tuple(a + 1 for a in axes)))

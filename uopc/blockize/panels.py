@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 from uopc.blockize.operands import View, beneath, packed, reduction_of, shared_parts, stretch
 from uopc.cost import ALIKE, JUMP, LINE, USABLE, Candidate, Cost, Model
-from uopc.ops import ALU, KernelInfo, Ops, ReduceArg, Tile
+from uopc.ops import ALU, KernelInfo, Ops, Order, Tile
 from uopc.rangeify import Opts
 from uopc.rangeify.nest import analyse
+from uopc.rangeify.reduction import ORDERED_BLOCK
 from uopc.runtime.device import Device
 from uopc.uop import UOp
 
@@ -76,8 +77,7 @@ def _block(root: UOp, site: Site, most_rows: int, most_steps: int) -> UOp:
     width, tile = opts.upcast_of(site.lanes), opts.upcast_of(site.rows)
     x, op, size = reduce.src[0], reduce.arg.op, reduce.src[0].shape[-1]
     rows = _even(body.shape[site.rows], most_rows, tile)
-    counts = -(-size // most_steps)
-    each = size // counts
+    counts, each = _parts(reduce, size, most_steps)
     blocked = replace(opts, block={site.rows: rows, site.lanes: width}, thread=_order(opts, site), reduce_block=0)
     if counts == 1:
         new = reduce.replace(src=(_with_tiles(x, site, width, opts),))
@@ -88,16 +88,27 @@ def _block(root: UOp, site: Site, most_rows: int, most_steps: int) -> UOp:
             return UOp(Ops.RESHAPE, (stretch(u, last, 0, counts * each),), (*u.shape[:-1], counts, each))
 
         split = beneath(x, in_parts)
-        partial = UOp(Ops.REDUCE, (_with_tiles(split, site, width, opts),), ReduceArg(op, (last + 1,)))
+        partial = UOp(Ops.REDUCE, (_with_tiles(split, site, width, opts),), reduce.arg._replace(axes=(last + 1,)))
         extents = tuple(rows if a == site.rows else width if a == site.lanes else 1 for a in range(len(body.shape)))
         inner = Opts({site.rows: tile, site.lanes: width}, vector=site.lanes, lanes=opts.lanes)
-        total = UOp(Ops.REDUCE, (partial,), ReduceArg(op, (last,)))
+        total = UOp(Ops.REDUCE, (partial,), reduce.arg._replace(axes=(last,)))
         new = UOp(Ops.STAGE, (total,), Tile(extents, inner, accumulate=True))
         if counts * each < size:
-            new = new.alu(op, UOp(Ops.REDUCE, (stretch(x, last, counts * each, size),), ReduceArg(op, (last,))))
+            rest = stretch(x, last, counts * each, size)
+            new = new.alu(op, UOp(Ops.REDUCE, (rest,), reduce.arg._replace(axes=(last,))))
         blocked = replace(blocked, upcast={site.lanes: width})
     store = root.src[0].replace(src=(root.src[0].src[0], body.substitute({reduce: new})))
     return root.replace(src=(store,), arg=KernelInfo(root.arg.name, blocked))
+
+
+def _parts(reduce: UOp, size: int, most: int) -> tuple[int, int]:
+    """How many blocks a reduction has, and how long one is: equal parts, or those of its order where that is fixed."""
+    if reduce.arg.order is Order.ANY:
+        counts = -(-size // most)
+        return counts, size // counts
+    if size < 2 * ORDERED_BLOCK:
+        return 1, size
+    return size // ORDERED_BLOCK, ORDERED_BLOCK
 
 
 def _order(opts: Opts, site: Site) -> tuple[int, ...]:

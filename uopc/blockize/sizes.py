@@ -48,15 +48,18 @@ class Sizes:
         return next(c for c in TILE_COLUMNS if c <= self._most and width % c == 0)
 
 
-def block_sizes(size: int, held: int, length: int, itemsize: int, tiles: int, machine: Device) -> Sizes:
+def block_sizes(
+    size: int, held: int, length: int, itemsize: int, tiles: int, machine: Device, ordered: bool = False
+) -> Sizes:
     """The sizes of a block for so many rows (0: lanes run along no rows, and a block holds ``held``), a reduced axis of
-    ``length``, and ``tiles`` tiles of rows by steps."""
+    ``length``, and ``tiles`` tiles of rows by steps; ordered: its steps are those of a block of many rows."""
     lanes = max(1, machine.vector_bytes // itemsize)
-    block = held
+    block, many = held, lanes * ROW_VECTORS
     if size:
         lanes = min(lanes, power_of_two_below(size))
         block = lanes * (ROW_VECTORS if size >= ROW_VECTORS * lanes else 1)
-    fits = max(int(machine.l1d * TILE_SHARE / (block * itemsize * max(tiles, 1))), LEAST_STEPS)
+    filled = (many if ordered else block) * itemsize * max(tiles, 1)
+    fits = max(int(machine.l1d * TILE_SHARE / filled), LEAST_STEPS)
     return Sizes(block, lanes, _steps(length, fits), machine.vector_registers)
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from uopc.blockize.operands import View, reduction_of, shared_parts, stretch
 from uopc.cost import Candidate
-from uopc.ops import KernelInfo, Ops, ReduceArg, Tile
+from uopc.ops import KernelInfo, Ops, Order, ReduceArg, Tile
 from uopc.rangeify import Opts
 from uopc.runtime.device import Device
 from uopc.uop import UOp, toposort
@@ -70,9 +70,9 @@ def sweeps(root: UOp, machine: Device, at_once: int = 0, share: float = TILE_SHA
         return None
     target, body = root.src[0].src
     reduce = reduction_of(body)
-    if reduce is None or len(reduce.arg.axes) != 1:
+    if reduce is None or len(reduce.arg.axes) != 1 or reduce.arg.order is not Order.ANY:
         return None
-    x, (op, (axis,)) = reduce.src[0], reduce.arg
+    x, op, (axis,) = reduce.src[0], reduce.arg.op, reduce.arg.axes
     kept = [a for a in range(len(x.shape)) if a != axis]
     others = [a for a, n in enumerate(body.shape) if a != opts.vector and n > 1]
     held = [a for a in others if body.shape[a] <= MAX_REUSING and a == others[-1]]

@@ -80,7 +80,7 @@ class _Group:
             correction = p.correction(state[False], state[True])
             if correction is not None:
                 sources.append(correction)
-            components.append(Component(p.op, p.axis, correction is not None))
+            components.append(Component(p.op, p.axis, correction is not None, order=p.reduce.arg.order))
         whole = UOp(Ops.CASCADE, tuple(sources), CascadeArg(number, tuple(components)))
         values = in_parts(whole, [ComponentArg(k, p.dtype, p.reduce.shape) for k, p in enumerate(pieces)])
         out: dict[UOp, UOp] = {}

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from uopc.cascade.frame import Frame, alone
 from uopc.cascade.lift import cone
 from uopc.costs import BYTE_TIME, CACHED, LAUNCH_TIME
+from uopc.ops import Order
 from uopc.rangeify.nest import trips
 from uopc.uop import UOp
 
@@ -38,6 +39,8 @@ def refusal(frame: Frame, users: Mapping[UOp, Iterable[UOp]]) -> str | None:
     """Why the reduction of a frame with ``links`` is not a cascade of its own; ``users``: of each node of the graph."""
     (body,) = frame.bodies.values()
     inner = links(frame)
+    if body.reduce.arg.order is not Order.ANY:
+        return "its order is fixed, and blocks have another one"
     again, down = prices(frame)
     if again >= down:
         return "writing down what it needs again and again costs less"

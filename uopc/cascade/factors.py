@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from uopc.cascade.frame import Body, Frame, Refused, members_in, tainted
-from uopc.ops import Ops, ReduceArg
+from uopc.ops import Ops
 from uopc.uop import UOp, toposort
 
 EXPONENTIALS = (Ops.EXP, Ops.EXP2)
@@ -142,4 +142,4 @@ def summands(frame: Frame) -> list[UOp]:
         return []
     x, sums = body.reduce.src[0], body.origin[u]
     parts = [x.substitute({o: o.src[k] for o in sums}) for k in (0, 1)]
-    return [UOp(Ops.REDUCE, (p,), ReduceArg(Ops.ADD, (body.axis,))) for p in parts]
+    return [UOp(Ops.REDUCE, (p,), last.arg._replace(axes=(body.axis,))) for p in parts]

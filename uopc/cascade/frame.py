@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from uopc.cascade.lift import LEAVES, at_output, base, cone, lifted
-from uopc.ops import ALU, AxisType, Ops, ParamArg
+from uopc.ops import ALU, AxisType, Ops, Order, ParamArg
 from uopc.rangeify import Ctx, rangeify
 from uopc.rangeify.context import ZERO, Idx
 from uopc.uop import UOp, toposort
@@ -150,7 +150,7 @@ class Frame:
             asked = self.asked(u)
             mine = {r for at in asked for i in at for r in i.ranges}
             nested = any(v in self.producers for v in toposort(u.src[0]))
-            if len(asked) != 1 or not rows <= mine or nested:
+            if len(asked) != 1 or not rows <= mine or nested or u.arg.order is Order.LANES:
                 out.append(u)
         return out
 

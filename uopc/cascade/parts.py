@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from uopc.cascade.lift import PLAIN
-from uopc.ops import ALU, CascadeArg, ComponentArg, Level, Ops, ReduceArg, StateArg
+from uopc.ops import ALU, CascadeArg, ComponentArg, Level, Ops, Order, ReduceArg, StateArg
 from uopc.rangeify import rangeify
 from uopc.rangeify.positions import Probe, bodies_of
 from uopc.uop import UOp, toposort
@@ -137,7 +137,7 @@ class _Parts:
         if u.op is Ops.REDUCE:
             if self.axis(u.src[0]) in u.arg.axes:
                 raise _Unfit
-            return UOp(Ops.REDUCE, (src[0],), ReduceArg(u.arg.op, tuple(a + 1 for a in u.arg.axes)))
+            return UOp(Ops.REDUCE, (src[0],), u.arg._replace(axes=tuple(a + 1 for a in u.arg.axes)))
         if u.op not in PLAIN:
             raise _Unfit
         return UOp(u.op, (src[0],), self._move(u, shape))
@@ -212,7 +212,7 @@ def in_parts(node: UOp, components: list[ComponentArg]) -> list[UOp]:
     whole = [UOp(Ops.COMPONENT, (node,), c) for c in components]
     length = bodies_of(node)[0][0].shape[node.arg.components[0].axis]
     parts = parts_of(min((c.shape for c in components), key=math.prod), length)
-    if parts == 1:
+    if parts == 1 or any(c.order is not Order.ANY for c in node.arg.components):
         return whole
     rest = length % parts
     sizes = [(0, parts, length // parts)] + ([(length - rest, 1, rest)] if rest else [])

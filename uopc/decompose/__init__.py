@@ -7,7 +7,7 @@ Out: the same graph in which these ALU ops remain, lane by lane, and no others (
     integers, index    ADD MUL MAX MIN CMP* AND OR XOR WHERE CAST BITCAST
                        SHL SHR where the bounds of the amount prove it in range
                        IDIV MOD where the bounds of both prove that C's / and % are right
-    float32            ADD MUL DIV MAX MIN CMP* WHERE CAST BITCAST SQRT LDEXP PAIR DOT2, and LOOKUP of an int32
+    float32            ADD MUL DIV MAX MIN CMP* WHERE CAST BITCAST SQRT FMA LDEXP PAIR DOT2, and LOOKUP of an int32
     float64            the same without the last four, and EXP EXP2 EXPM1 LOG LOG2 LOG1P SIN COS TAN TANH ERF POW FMOD:
                        calls of libm
     float16            CAST from and to float32, BITCAST
@@ -86,7 +86,7 @@ def legal_after(u: UOp) -> bool:
     if operand.is_bool:
         return u.op in BITWISE
     if operand.is_float:
-        arithmetic = u.op in ORDERED or u.op in (Ops.DIV, Ops.SQRT)
+        arithmetic = u.op in ORDERED or u.op in (Ops.DIV, Ops.SQRT, Ops.FMA)
         return arithmetic or (operand.scalar() is dtypes.float64 and u.op in LIBM)
     if u.op in (Ops.IDIV, Ops.MOD):
         return divides_as_c(*u.src)

@@ -10,7 +10,7 @@ Guarantees: REDUCEs over the same RANGEs (the copies that ``expand`` made) share
 from __future__ import annotations
 
 from uopc._hot.graph import of_ops, replace_groups
-from uopc.ops import Ops, ParamArg, identity
+from uopc.ops import Ops, Order, ParamArg, identity
 from uopc.uop import UOp, sink, toposort
 
 
@@ -28,15 +28,21 @@ def _one_loop(group: list[UOp], slot: int) -> list[UOp]:
         first = cell.after(*outside) if outside else cell
         start = first.index(0).store(UOp.const(identity(u.arg.op, u.dtype), u.dtype.scalar()))
         place = cell.after(start, *loops).index(0)
-        updates.append(place.store(_combined(place.load(), u.arg.op, u.src[0])))
+        updates.append(place.store(_combined(u, place.load())))
         cells.append(cell)
     done = (updates[0] if len(updates) == 1 else sink(*updates)).end(*loops)
     return [cell.after(done).index(0).load() for cell in cells]
 
 
-def _combined(total: UOp, op: Ops, value: UOp) -> UOp:
-    """``total`` and ``value``; a dot product that begins at 0 begins at the total instead, which is one addition
-    less."""
+def _combined(u: UOp, total: UOp) -> UOp:
+    """``total`` and a further term of a REDUCE.
+
+    A dot product that begins at 0 begins at the total instead, which is one addition less.  A sum whose order is fixed
+    says where its products are not rounded; of others, the C compiler decides it.
+    """
+    op, value = u.arg.op, u.src[0]
+    if u.arg.order is not Order.ANY and op is Ops.ADD and value.op is Ops.MUL and value.dtype.is_float:
+        return UOp(Ops.FMA, (*value.src, total))
     if op is Ops.ADD and value.op is Ops.DOT2 and value.src[2].op is Ops.CONST and value.src[2].arg == 0:
         return value.replace(src=(*value.src[:2], total))
     return total.alu(op, value)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 
-from uopc.ops import ALU, MOVEMENT, AxisType, Level, Ops, ParamArg
+from uopc.ops import ALU, MOVEMENT, AxisType, Level, Ops, Order, ParamArg
 from uopc.rangeify import Ctx, rangeify
 from uopc.rangeify.nest import SMALL_STEPS
 from uopc.simplify import linear_in
@@ -91,7 +91,9 @@ def _copies(u: UOp, known: dict[UOp, Steps]) -> dict[UOp, UOp]:
         return {}
     axis = outputs[-1]
     reuse = {o: math.prod(x.shape[a] for a in kept if steps[o][a] == 0) for o in strided[axis]}
-    return {o: _with_axis_last(o, axis, steps[o]) for o, n in reuse.items() if n >= REUSE and None not in steps[o]}
+    # one step after the other leaves lanes along the reduced axis to nobody
+    least = 1 if u.arg.order is Order.STEPS else REUSE
+    return {o: _with_axis_last(o, axis, steps[o]) for o, n in reuse.items() if n >= least and None not in steps[o]}
 
 
 def _within(node: UOp) -> list[UOp]:

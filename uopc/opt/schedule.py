@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 
 from uopc.cost import Candidate, Model
-from uopc.ops import AxisType, KernelInfo, Ops, ReduceArg
+from uopc.ops import AxisType, KernelInfo, Ops, Order, ReduceArg
 from uopc.opt.sizes import candidates
 from uopc.rangeify import Ctx, Opts, rangeify
 from uopc.rangeify.nest import analyse
@@ -47,7 +47,7 @@ def _with_merged_reductions(root: UOp) -> UOp:
 
 def _merged_reduction(u: UOp) -> UOp:
     """A REDUCE with its neighbouring axes merged; itself where that does not help."""
-    x, (op, axes) = u.src[0], u.arg
+    x, op, axes = u.src[0], u.arg.op, u.arg.axes
     shape: list[int] = []
     reduced: list[int] = []
     for a, n in enumerate(x.shape):
@@ -56,7 +56,7 @@ def _merged_reduction(u: UOp) -> UOp:
             continue
         reduced += [len(shape)] if a in axes else []
         shape.append(n)
-    if len(shape) == len(x.shape) or 0 in x.shape:
+    if len(shape) == len(x.shape) or 0 in x.shape or u.arg.order is not Order.ANY:
         return u
     merged = UOp(Ops.RESHAPE, (x,), tuple(shape))
     ctx = Ctx(Opts())

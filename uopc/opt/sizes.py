@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from uopc.ops import Ops
+from uopc.ops import Ops, Order
 from uopc.rangeify import Opts
 from uopc.rangeify.nest import SMALL_STEPS, Nest, trips
 from uopc.runtime.device import Device
@@ -51,8 +51,10 @@ def _gathers(nest: Nest, r: UOp) -> int:
 
 
 def _vector_axis(nest: Nest) -> int | None:
-    """The output axis with the fewest scattered accesses; of equals the last."""
-    scattered = {a: _gathers(nest, r) for a, r in enumerate(nest.outputs) if r is not None}
+    """The output axis with the fewest scattered accesses, of equals the last; None where each has a reduction that
+    must have the lanes."""
+    taken = {r for u in nest.reduces if u.arg.order is Order.LANES for r in u.ranges}
+    scattered = {a: _gathers(nest, r) for a, r in enumerate(nest.outputs) if r is not None and r not in taken}
     return min(reversed(scattered), key=scattered.__getitem__, default=None)
 
 
@@ -199,7 +201,11 @@ def candidates(nest: Nest, machine: Device) -> Iterator[Opts]:
     v = _vector_axis(nest)
     sums = any(u.arg.op is Ops.ADD and u.dtype.is_float for u in nest.reduces)
     block = SUM_BLOCK if sums else 0
-    if v is not None and _prefers_reduced_axis(nest, v, lanes):
+    ordered = any(u.arg.order is not Order.ANY for u in nest.reduces)  # and bring their lanes with them
+    if ordered and v is None:
+        yield from _along_reduction(nest, 1, 0)
+        return
+    if v is not None and not ordered and _prefers_reduced_axis(nest, v, lanes):
         yield from _along_reduction(nest, _reduce_lanes(nest, None, lanes), block)
         return
     reduce_lanes = _reduce_lanes(nest, None if v is None else nest.outputs[v], lanes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from uopc.ops import AxisType, KernelInfo, Ops, ReduceArg, Tile
+from uopc.ops import AxisType, KernelInfo, Ops, Order, ReduceArg, Tile
 from uopc.rangeify.context import ZERO, Combine, Ctx, Idx, Opts, Request
 from uopc.rangeify.reduction import in_lanes, segment_index, segments, without_lanes
 from uopc.rangeify.tiles import at_origin, begin, block_origin, flat, new_cell, start, tile_nest
@@ -165,6 +165,8 @@ class Cascade:
         opts = without_lanes(ctx.opts) if in_lanes(at, None) else ctx.opts
         if self.tile(k).opts is not None and self.tile(k).opts.unroll > 1:
             opts = replace(opts, unroll=self.tile(k).opts.unroll)
+        if component.order is not Order.ANY:
+            opts = Opts()
         start = start // component.steps
         for segment in segments(-(-part.size // component.steps), opts):
             step, inner, _ = segment_index(segment, ctx)
@@ -174,10 +176,12 @@ class Cascade:
         if correction is not None:
             requests.append((self.tagged(correction, p), at, None))
 
+        arg = ReduceArg(component.op, (), component.order)
+
         def combine(answers: list[UOp]) -> UOp:
             value: UOp | None = None
             for answer, ranges in zip(answers, loops):
-                done = UOp(Ops.REDUCE, (answer, *ranges), ReduceArg(component.op, ())) if ranges else answer
+                done = UOp(Ops.REDUCE, (answer, *ranges), arg) if ranges else answer
                 value = done if value is None else value.alu(component.op, done)
             assert value is not None
             address = flat(nest.idx, self.tile(k), ctx)

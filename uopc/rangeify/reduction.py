@@ -5,14 +5,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from uopc.ops import AxisType, Ops, ReduceArg, identity
+from uopc.ops import AxisType, Ops, Order, ReduceArg, identity
 from uopc.rangeify.context import ZERO, Combine, Ctx, Idx, Opts, Request, power_of_two_below
-from uopc.uop import UOp
+from uopc.uop import DType, UOp
+
+# Reductions of a fixed order: steps of a block, and where lanes run along them, bytes of all lanes and copies of each.
+# Other numbers give other bits.
+ORDERED_BLOCK = 512
+ORDERED_BYTES = 64
+ORDERED_COPIES = 4
 
 
 def reduce_(u: UOp, idx: Idx, gate: UOp | None, ctx: Ctx) -> tuple[list[Request], Combine]:
     """A reduction is the sum of its segments: whole blocks of whole steps, whole steps, and single elements."""
-    x, (op, axes) = u.src[0], u.arg
+    x, op, axes = u.src[0], u.arg.op, u.arg.axes
     if not axes:
         return [(x, idx, gate)], lambda answers: answers[0]
     sizes = [x.shape[axis] for axis in axes]
@@ -20,8 +26,10 @@ def reduce_(u: UOp, idx: Idx, gate: UOp | None, ctx: Ctx) -> tuple[list[Request]
         return [], lambda _: UOp.const(identity(op, u.dtype), u.dtype)
     gate = _about(idx, gate)
     requests: list[Request] = []
-    closing: list[tuple[list[UOp], list[UOp]]] = []
-    opts = without_lanes(ctx.opts) if in_lanes(idx, gate) else ctx.opts
+    closing: list[tuple[list[UOp], list[UOp], int]] = []
+    opts = order_opts(u.arg.order, u.dtype) or (without_lanes(ctx.opts) if in_lanes(idx, gate) else ctx.opts)
+    # a value has room for one VECTOR range: then each lane has a sum of its own
+    apart = u.arg.order is Order.LANES and in_lanes(idx, gate)
     for segment in segments(sizes[-1], opts):
         chain = opts.reduce_block if segment.blocks > 1 else segment.trips
         for nest in _around(sizes[:-1], chain, opts.reduce_block):
@@ -30,23 +38,46 @@ def reduce_(u: UOp, idx: Idx, gate: UOp | None, ctx: Ctx) -> tuple[list[Request]
             long: list[UOp] = []
             for axis, stretch in zip(axes, nest):
                 steps[axis] = _along(stretch, short, long, ctx)
-            steps[axes[-1]], loops, blocks = segment_index(segment, ctx)
-            rest = iter(idx)
-            inner = tuple(steps[axis] if axis in steps else next(rest) for axis in range(len(x.shape)))
-            requests.append((x, inner, gate))
-            closing.append((short + loops, long + blocks))
-    arg = ReduceArg(op, ())
+            last, loops, blocks = segment_index(segment, ctx)
+            lanes = [r for r in loops if apart and r.arg.axis_type is AxisType.VECTOR]
+            for lane in range(segment.lanes if lanes else 1):
+                steps[axes[-1]] = ctx.simplify(last.substitute({r: UOp.const(lane) for r in lanes}))
+                rest = iter(idx)
+                inner = tuple(steps[axis] if axis in steps else next(rest) for axis in range(len(x.shape)))
+                requests.append((x, inner, gate))
+            loops = [r for r in loops if r not in lanes]
+            closing.append((short + loops, long + blocks, segment.lanes if lanes else 1))
+    arg = ReduceArg(op, (), u.arg.order)
 
     def combine(answers: list[UOp]) -> UOp:
         total: UOp | None = None
-        for value, (loops, blocks) in zip(answers, closing):
-            value = UOp(Ops.REDUCE, (value, *loops), arg) if loops else value
+        rest = iter(answers)
+        for loops, blocks, lanes in closing:
+            values = [next(rest) for _ in range(lanes)]
+            value = _halved(op, [UOp(Ops.REDUCE, (v, *loops), arg) if loops else v for v in values])
             value = UOp(Ops.REDUCE, (value, *blocks), arg) if blocks else value
             total = value if total is None else total.alu(op, value)
         assert total is not None
         return total
 
     return requests, combine
+
+
+def _halved(op: Ops, values: list[UOp]) -> UOp:
+    """Values combined one half with the other, as the lanes of a vector are."""
+    while len(values) > 1:
+        half = len(values) // 2
+        values = [a.alu(op, b) for a, b in zip(values[:half], values[half:])]
+    return values[0]
+
+
+def order_opts(order: Order, dtype: DType) -> Opts | None:
+    """The sizes of a reduction whose order is fixed, which are those of no machine and no kernel; None: it is free."""
+    if order is Order.ANY:
+        return None
+    if order is Order.STEPS:
+        return Opts(reduce_block=ORDERED_BLOCK)
+    return Opts(unroll=ORDERED_COPIES, reduce_lanes=ORDERED_BYTES // max(dtype.itemsize, 4), reduce_block=ORDERED_BLOCK)
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,7 @@ def _write(u: UOp, origin: Idx, ctx: Ctx) -> tuple[list[Request], Combine]:
 def _accumulate(u: UOp, origin: Idx, ctx: Ctx) -> tuple[list[Request], Combine]:
     """Combine in a tile what a REDUCE over blocks combines, block after block."""
     reduced = u.src[0]
-    x, (op, axes) = reduced.src[0], reduced.arg
+    x, op, axes = reduced.src[0], reduced.arg.op, reduced.arg.axes
     update, cell = tile_nest(u.arg, ctx), new_cell(u.dtype, u.arg, ctx)
     begun = start(cell, origin, u.arg, op, ctx)
     blocks = {a: ctx.range(x.shape[a], AxisType.REDUCE) for a in axes}

@@ -129,6 +129,10 @@ class Expressions(Texts):
         """A scalar, or a vector of ``count`` lanes."""
         return self.operand(u) if count == 1 else self.vector(u, count)
 
+    def fma(self, u: UOp) -> Code:
+        """a * b + c, rounded once."""
+        return call(self.unit.once(functions.fma, u.dtype), *(self.spread(s, u.dtype.count) for s in u.src))
+
     # -- scalars
 
     def scalar_cast(self, u: UOp) -> Code:
@@ -254,6 +258,7 @@ ON_ANY: dict[Ops, Rule] = {
     Ops.LOOKUP: Expressions.lookup,
     Ops.PAIR: Expressions.pair,
     Ops.DOT2: Expressions.dot2,
+    Ops.FMA: Expressions.fma,
     Ops.LOAD: lambda self, u: self.load(u),
 }
 ON_SCALARS: dict[Ops, Rule] = {

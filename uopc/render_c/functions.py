@@ -101,6 +101,21 @@ def ldexp(unit: Declarations, dtype: DType) -> str:
     return unit.function(f"ldexp_{type_name(dtype)}", f"{t} ({t} a, {t} b)", *body)
 
 
+def fma(unit: Declarations, dtype: DType) -> str:
+    """a * b + c, rounded once: one instruction, or C's own function lane by lane."""
+    t, scalar = unit.type(dtype), dtype.scalar()
+    function = f"__builtin_fma{'f' if scalar is dtypes.float32 else ''}"
+    if dtype.count == 1:
+        return unit.function(f"fma_{type_name(dtype)}", f"{t} ({t} a, {t} b, {t} c)", f"return {function}(a, b, c);")
+    body = [f"{t} r;", f"for (int i = 0; i < {dtype.count}; i++) r[i] = {function}(a[i], b[i], c[i]);", "return r;"]
+    if dtype.itemsize in HAS_VECTORS:
+        form = "ps" if scalar is dtypes.float32 else "pd"
+        asm = f'__asm__("vfmadd231{form} %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));'
+        has = f"__FMA__ && {HAS_VECTORS[dtype.itemsize]}"
+        body = [f"#if {has}", asm, "return c;", "#else", *body, "#endif"]
+    return unit.function(f"fma_{type_name(dtype)}", f"{t} ({t} a, {t} b, {t} c)", *body)
+
+
 def table(unit: Declarations, values: tuple[float, ...]) -> str:
     """A table of a LOOKUP, by a name that says what it holds, since kernels share units."""
     text = ", ".join(literal(v, dtypes.float32, False).text for v in values)

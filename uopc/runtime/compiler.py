@@ -42,6 +42,8 @@ DEFAULT_FLAGS = (
     "-fno-math-errno",
     "-fno-trapping-math",
 )
+# The last flag counts.
+EXACT_FLAGS = (*DEFAULT_FLAGS, "-ffp-contract=off")
 ALWAYS = ("-std=gnu11", "-fPIC", "-w", "-fwrapv")  # integers wrap, as NumPy's do
 # One segment less to map and a page less to read; no id that nobody asks for.
 LINK_FLAGS = ("-shared", "-z", "noseparate-code", "-z", "noexecstack", "--build-id=none", "--hash-style=gnu")
