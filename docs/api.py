@@ -24,12 +24,30 @@ HEAD = """# Reference
 Written by `docs/api.py` from the docstrings; a test keeps it current. What a name means for a user of NumPy, PyTorch or
 tinygrad is in [the table of correspondences](correspondence.md).
 """
+# What has no docstring of its own.
+ATTRIBUTES = {
+    "uop": "The graph of the Tensor, a `UOp`; once it was computed, the BUFFER of its value.",
+    "fuse_reduce": "Of the class: the default of the option `fuse_reduce` for the whole process (None).",
+    "opt": "Of the class: the default of the option `opt` for the whole process (None).",
+}
 # Whole modules whose public functions and classes are listed after the names of `uopc` itself.
 MODULES = {
     "uopc.pipeline": ("make_plan", "plan_for", "watch", "to_linear", "Plan", "Kernel", "Call"),
     "uopc.uop": ("format_graph",),
     "uopc.rangeify": ("Opts", "Ctx", "lower", "lower_stores", "rangeify"),
     "uopc.render_c": ("render_c",),
+    "uopc.cascade": ("derivations",),
+    "uopc.inspect.report": ("Report", "KernelReport", "DecisionReport", "CascadeReport"),
+    "uopc.inspect.recompute": ("Reduction", "reductions", "reductions_of_loops"),
+    "uopc.inspect.work": ("work", "Work", "Argument", "Body"),
+    "uopc.inspect.predict": ("predict", "Prediction"),
+    "uopc.inspect.roofline": ("roofline", "Roofline", "Rates"),
+    "uopc.inspect.page": ("page",),
+    "uopc.inspect.fixture": ("UopcBenchmark",),
+    "uopc.inspect.bench": ("compare_files", "compare", "Comparison"),
+    "uopc.inspect.sweep.run": ("Sweep",),
+    "uopc.inspect.sweep.problems": ("Problem", "find_user"),
+    "uopc.inspect.sweep.results": ("Point", "Log"),
     "uopc.count": ("count", "products", "times", "Work"),
     "uopc.spec": ("verify", "SpecError"),
     "uopc.runtime": ("Program",),
@@ -57,7 +75,23 @@ def text(thing: Any) -> str:
 def entry(title: str, thing: Any, level: int) -> str:
     """A heading, the signature and the text."""
     shown = f"`{title}{signature(thing)}`" if callable(thing) else f"`{title}`"
-    return f"{'#' * level} {title}\n\n{shown}\n\n{text(thing)}\n"
+    return f"{'#' * level} {title}\n\n{shown}\n\n{text(thing)}\n{members(thing)}"
+
+
+def members(thing: Any) -> str:
+    """The methods and properties of a class, a line each; those of Tensor have headings of their own."""
+    if not inspect.isclass(thing) or thing is Tensor or issubclass(thing, Exception):
+        return ""
+    lines = []
+    for name, member in vars(thing).items():
+        function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+        if name.startswith("_") or not inspect.isfunction(function) or not inspect.getdoc(function):
+            continue
+        given = re.sub(r"^\(self(, )?", "(", signature(function))
+        shown = name if isinstance(member, property) else f"{name}{given}"
+        first = " ".join(text(function).split("\n\n")[0].split())
+        lines.append(f"- `{shown}`: {first}\n")
+    return "\n" + "".join(lines) if lines else ""
 
 
 def methods() -> Iterator[tuple[str, list[str]]]:
@@ -78,6 +112,8 @@ def page() -> str:
     parts += [entry(f"uopc.{name}", getattr(uopc, name), 3) for name in uopc.__all__ if name != "dtypes"]
     scalars = ", ".join(f"`{n}`" for n in vars(uopc.dtypes) if not n.startswith("_") and _is_dtype(n))
     parts.append(f"### uopc.dtypes\n\n{text(uopc.dtypes)} {scalars}.\n")
+    parts.append("## Attributes of Tensor\n")
+    parts += [f"#### Tensor.{name}\n\n{what}\n" for name, what in ATTRIBUTES.items()]
     parts.append("## Methods of Tensor\n")
     for subject, names in methods():
         parts.append(f"### {subject}\n")

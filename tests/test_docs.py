@@ -19,6 +19,8 @@ import pages
 import pytest
 from pages import PAGES, ROOT
 
+import uopc
+
 WRITTEN = [page for page in PAGES if page.name not in ("api.md", "ARCHITECTURE.md")]  # the last: test_architecture.py
 
 
@@ -122,6 +124,17 @@ def test_every_environment_variable_is_in_the_readme() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert {"DEBUG", "UOPC_VERIFY"} <= read
     assert not {variable for variable in read if f"`{variable}" not in text}
+
+
+def test_the_reference_has_every_public_name() -> None:
+    """What `uopc` exports and what Tensor has, each with a text of its own; and the modules that pages send one to."""
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    entries = dict(re.findall(r"^###+ (uopc\.[\w.]+|Tensor\.\w+)\n(.*?)(?=^#|\Z)", text, re.M | re.S))
+    methods = {name for name in dir(uopc.Tensor) if not name.startswith("_")}
+    wanted = {f"uopc.{name}" for name in uopc.__all__} | {f"Tensor.{name}" for name in methods}
+    assert wanted <= set(entries), wanted - set(entries)
+    bare = [name for name, entry in entries.items() if len(re.sub(r"^`.*`$", "", entry, flags=re.M).strip()) < 3]
+    assert not bare
 
 
 def test_the_reference_is_current(request: pytest.FixtureRequest) -> None:
