@@ -38,7 +38,7 @@ class Layer:
 
 
 LAYERS = (
-    Layer("facts", ("uopc.dtype", "uopc.ops", "uopc.options", "uopc.costs", "uopc.runtime.device"), Inner.ORDERED),
+    Layer("facts", ("uopc.dtype", "uopc.ops", "uopc.options", "uopc.rates", "uopc.runtime.device"), Inner.ORDERED),
     Layer(
         "_hot",
         (

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import evaluate
 
+import uopc
 import uopc.cascade.derivation as derivation
 import uopc.cascade.trial as trial
 from uopc import Tensor
@@ -466,3 +467,27 @@ def test_the_plan_of_one_line():
     plan = make_plan([((q @ k.T * 0.125).softmax(-1) @ v).uop])
     assert len(plan.kernels) == 1 and not plan.temps
     assert isinstance(plan.kernels[0].linear, UOp)
+
+
+# ---- what is deferred ----
+
+
+@pytest.mark.parametrize(("largest", "finite"), [(3e35, True), (1e37, False)])
+def test_a_deferred_divisor_needs_the_sum_before_it_to_be_a_number(largest, finite):
+    """As docs/cascades.md says: the largest value times the number of keys; a plain division has no such limit."""
+
+    def computed(fuse_reduce: bool | None) -> Array:
+        q, k = Tensor(np.zeros((3, 4), np.float32)), Tensor(draw(1000, 4))
+        t = (q @ k.T).softmax(-1) @ Tensor(np.full((1000, 5), largest, np.float32))
+        with uopc.options(fuse_reduce=fuse_reduce):
+            return t.numpy()
+
+    assert np.isfinite(computed(None)).all() == finite
+    np.testing.assert_allclose(computed(False), largest, rtol=1e-5)
+
+
+def test_halves_are_summed_in_float32_whatever_their_size():
+    q, k = Tensor(np.zeros((3, 4), np.float16)), Tensor(draw(1000, 4).astype(np.float16))
+    v = Tensor(np.full((1000, 5), 65504, np.float16))
+    assert cascades((q @ k.T).softmax(-1) @ v)
+    np.testing.assert_allclose(((q @ k.T).softmax(-1) @ v).numpy().astype(np.float64), 65504, rtol=2e-3)

@@ -21,10 +21,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from uopc.costs import ALU_TIME, BYTE_TIME, CACHED, LAUNCH_TIME, TRANSCENDENTAL
 from uopc.dtype import dtypes
 from uopc.ops import ALU, MOVEMENT, Level, Ops, Order
 from uopc.rangeify.movement import reshape_groups
+from uopc.rates import ALU_TIME, BYTE_TIME, CACHED, LAUNCH_TIME, TRANSCENDENTAL
 from uopc.uop import UOp, sink, toposort
 
 # A value that no parallel loop encloses is computed again in every chunk of the loop.

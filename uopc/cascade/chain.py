@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 
 from uopc.cascade.frame import Frame, alone
 from uopc.cascade.lift import cone
-from uopc.costs import BYTE_TIME, CACHED, LAUNCH_TIME
 from uopc.ops import Order
 from uopc.rangeify.nest import trips
+from uopc.rates import BYTE_TIME, CACHED, LAUNCH_TIME
 from uopc.uop import UOp
 
 # Rows of a block, which share what it reads; and steps of one, which share a load and a store of its results.
