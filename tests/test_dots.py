@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import platform
+import shutil
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -152,6 +155,32 @@ def test_the_operand_of_the_rows_is_read_word_by_word_and_the_other_packed_once(
     assert by_slot[1] == {dtypes.uint32} and by_slot[2] == {dtypes.bfloat16.vec(16)}
     tiles = [u.arg for u in toposort(kernel.linear) if u.op is Ops.ALLOC and math.prod(u.arg.shape) > 1]
     assert [tile.dtype for tile in tiles] == [dtypes.uint32]
+
+
+def test_words_that_nothing_shares_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row times a matrix: each element is used once.  A matrix times a column reads words as they lie."""
+    (row, _), (matrix, _), (column, _) = draw(1, 512), draw(512, 512, seed=1), draw(512, 1, seed=2)
+    assert Ops.DOT2 not in ops_of(plan(row @ matrix, monkeypatch))
+    made = plan(matrix @ column, monkeypatch)
+    assert Ops.DOT2 in ops_of(made) and Ops.PAIR not in ops_of(made)
+
+
+def test_accumulators_of_dot_products_stay_in_their_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+    gcc = shutil.which("gcc")
+    if gcc is None or platform.machine() != "x86_64":
+        pytest.skip("needs gcc for x86")
+    (a, _), (b, _) = draw(256, 256), draw(256, 256, seed=1)
+    (kernel,) = plan(a @ b, monkeypatch).kernels
+    flags = [f for f in DEFAULT_FLAGS if not f.startswith("-m")]
+    machine = ["-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mavx512bf16"]
+    command = [gcc, *flags, *machine, "-std=gnu11", "-w", "-S", "-x", "c", "-", "-o", "-"]
+    done = subprocess.run(command, input=kernel.source, capture_output=True, text=True, check=False)
+    if "unrecognized" in done.stderr:
+        pytest.skip("gcc does not know AVX512_BF16")
+    lines = [line.split()[0] for line in done.stdout.splitlines() if line.strip()]
+    first, last = (lines.index("vdpbf16ps"), len(lines) - lines[::-1].index("vdpbf16ps"))
+    assert lines[first:last].count("vdpbf16ps") >= 16
+    assert not any(op.startswith(("vmovap", "vmovup")) for op in lines[first:last])
 
 
 def test_sums_of_bfloat16_in_float32_are_dot_products_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from uopc.blockize.operands import stretch
 from uopc.ops import MOVEMENT, Ops, Order, ReduceArg
+from uopc.rangeify import Opts
 from uopc.runtime.device import Device
 from uopc.uop import UOp, dtypes, toposort
 
@@ -78,10 +79,16 @@ def dotted(u: UOp) -> UOp:
     return total + UOp(Ops.REDUCE, (last,), ReduceArg(op, axes))
 
 
+def _pays(opts: Opts) -> bool:
+    """Whether words are read as they lie, with lanes along the sum, or are shared: made of two loads for one use, they
+    cost what they save."""
+    return opts.reduce_lanes > 1 or any(a != opts.vector for a, _ in opts.upcast)
+
+
 def dots(root: UOp, machine: Device) -> UOp:
     """The kernel ``root`` (a SINK with sizes) with its sums of products of bfloat16 in pairs, where the machine has an
     instruction for them."""
-    if not machine.has_bf16_dot or root.arg.opts is None:
+    if not machine.has_bf16_dot or root.arg.opts is None or not _pays(root.arg.opts):
         return root
     sums = [u for u in toposort(root) if u.op is Ops.REDUCE]
     return UOp.wrap([root], sums, dotted)[0] if sums else root
