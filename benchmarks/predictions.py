@@ -2,13 +2,15 @@
 
     python benchmarks/predictions.py                                a line a kernel, and how many are near
     python benchmarks/predictions.py --suite memory --case softmax --json predictions.json
-    python benchmarks/predictions.py --page docs/predictions.md     writes the table into the page
+    python benchmarks/predictions.py --one-thread --page docs/predictions.md     the table of that page
 
 A prediction is made from the program and from rates of the machine that were measured before (``uopc.explain``).  What
 it is compared with is the fastest of some runs.  Between those runs the machine itself is measured: a probe of what is
 said to bound the kernel, as long as the kernel, in turns with it.  By how much the probe is slower than its rate says
-is the column ``busy``, by which times are divided: 1 on a machine that has nothing else to do.  On one that has,
-``--with EARLIER.json`` takes the fastest runs of both.
+is the column ``busy``, by which times are divided: 1 on a machine that has nothing else to do.
+
+Where others use the machine, ``--one-thread`` measures processor time instead, which waiting for a processor is no part
+of: kernels run on one thread, and are predicted for one.  ``--with EARLIER.json`` takes the fastest runs of both.
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))  # cases and peers, as compare.py finds them
 
@@ -29,12 +32,13 @@ from peers import Skip, with_uopc
 from uopc import Tensor, options
 from uopc.inspect.explain import buffers_of, graph_of, of_graph
 from uopc.inspect.probes import LEVELS, Probe, Probes
-from uopc.inspect.report import KernelReport, duration
+from uopc.inspect.report import KernelReport, Report, duration
 from uopc.inspect.roofline import Roofline, roofline
 from uopc.inspect.table import table
 from uopc.options import Options
+from uopc.runtime import Memory, NativePlan, get_num_threads, num_threads
+from uopc.runtime.compiler import DEFAULT_FLAGS, EXACT_FLAGS, Kernels, Source
 from uopc.runtime.device import device
-from uopc.runtime.plan import compile_plan
 
 LONGEST = 5e9  # operations of a case: what takes more is left out
 NEAR = 1.5
@@ -82,10 +86,13 @@ HEADS = ["case", "kernel", "predicted", "by", "measured", "busy", "ratio"]
 
 
 class Machine:
-    """The probes of this machine, and their rates."""
+    """The probes of this machine, and their rates; with ``one_thread``, of one thread in processor time."""
 
-    def __init__(self) -> None:
-        self.roof: Roofline = roofline()
+    def __init__(self, one_thread: bool) -> None:
+        self.one_thread = one_thread
+        self.threads = 1 if one_thread else get_num_threads()
+        with num_threads(self.threads):
+            self.roof: Roofline = roofline()
         self.probes = {n: Probes(n, device()) for n in {1, self.roof.all.threads}}
 
     def probe(self, kernel: KernelReport) -> tuple[Probe, float]:
@@ -104,25 +111,56 @@ class Machine:
             made = probes.moving(kind, level, int(seconds * rate))
         return made, made.amount / rate
 
+    def seconds(self, run: Callable[[], object]) -> float:
+        """Of one run."""
+        clock = time.thread_time if self.one_thread else time.perf_counter
+        start = clock()
+        run()
+        return clock() - start
+
+
+class Runner:
+    """A plan's kernels, each launched by itself, in order; the shortest many times at once: a clock takes time too."""
+
+    def __init__(self, report: Report, storages: list[Any]) -> None:
+        plan = report.plan
+        assert plan is not None
+        sources = [Source(call.kernel.name, call.kernel.source) for call in plan.calls]
+        distinct = list(dict.fromkeys(sources))
+        libraries = dict(zip(distinct, Kernels(EXACT_FLAGS if plan.exact else DEFAULT_FLAGS).compile(distinct)))
+        dtypes = [d for d, _ in (*plan.inputs, *plan.outs, *plan.temps)]
+        self.buffers = buffers_of(plan, storages) + [Memory(max(d.itemsize * n, 1)) for d, n in plan.temps]
+        self.natives = []
+        self.repeats = [max(1, int(SHORTEST / k.predicted.seconds)) for k in report.kernels]
+        for source, call, repeats in zip(sources, plan.calls, self.repeats):
+            places = [(b, at * dtypes[b].itemsize) for b, at in call.buffers]
+            self.natives.append(NativePlan([(libraries[source], source.symbol, places)] * repeats, len(dtypes)))
+
+    def seconds(self, machine: Machine) -> list[float]:
+        """Of each kernel, once."""
+        return [
+            machine.seconds(lambda native=native: native.run(self.buffers)) / repeats  # type: ignore[misc]
+            for native, repeats in zip(self.natives, self.repeats)
+        ]
+
 
 def rows(case: Case, machine: Machine, seconds: float) -> Iterator[Row]:
     """A row for each kernel of a case, measured for about so long."""
     asked = Options() if getattr(case, "fused", True) else Options(fuse_reduce=False)
-    with options(fuse_reduce=asked.fuse_reduce):
+    with options(fuse_reduce=asked.fuse_reduce), num_threads(machine.threads):
         tensors = [x if isinstance(x, Tensor) else Tensor(x) for x in with_uopc.arguments(case, case.arrays())]
         graph, storages = graph_of(with_uopc.function(case), tuple(tensors), {})
         report = of_graph(graph, asked)
-    assert report.plan is not None
-    plan = compile_plan(report.plan).native
-    buffers = buffers_of(report.plan, [storages[k] for k in report.plan.input_numbers])
-    probes = [machine.probe(k) for k in report.kernels]
-    plan.run(buffers)
-    kernels, others = ([float("inf")] * len(probes) for _ in range(2))
-    done, stop = 0, time.monotonic() + seconds
-    while done < ROUNDS or time.monotonic() < stop:
-        kernels = [min(a, b) for a, b in zip(kernels, plan.run_timed(buffers))]
-        others = [min(a, probe.seconds()) for a, (probe, _) in zip(others, probes)]
-        done += 1
+        assert report.plan is not None
+        runner = Runner(report, [storages[k] for k in report.plan.input_numbers])
+        probes = [machine.probe(k) for k in report.kernels]
+        runner.seconds(machine)
+        kernels, others = ([float("inf")] * len(probes) for _ in range(2))
+        done, stop = 0, time.monotonic() + seconds
+        while done < ROUNDS or time.monotonic() < stop:
+            kernels = [min(a, b) for a, b in zip(kernels, runner.seconds(machine))]
+            others = [min(a, machine.seconds(probe.seconds)) for a, (probe, _) in zip(others, probes)]
+            done += 1
     for k, mine, other, (_, idle) in zip(report.kernels, kernels, others, probes):
         yield Row(case.name, k.name, k.predicted.seconds, k.predicted.bound, mine, other, idle)
 
@@ -164,15 +202,16 @@ def verdict(found: list[Row]) -> str:
 BEGIN, END = "<!-- written by benchmarks/predictions.py -->\n", "<!-- end -->\n"
 
 
-def write_page(path: Path, found: list[Row]) -> None:
+def write_page(path: Path, found: list[Row], machine: Machine) -> None:
     """Put the table between the marks of a page."""
     text = path.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]
-    machine = f"{device().cpu_model}, {roofline().all.threads} threads."
+    threads = "one thread, processor time" if machine.one_thread else f"{machine.threads} threads"
+    where = f"{device().cpu_model}, {threads}."
     lines = ["| " + " | ".join(HEADS) + " |", "|" + "---|" * len(HEADS)]
     lines += ["| " + " | ".join(r.cells()).replace("*", "\\*") + " |" for r in found]
-    path.write_text(f"{before}{BEGIN}\n{machine} {verdict(found)}.\n\n" + "\n".join(lines) + f"\n\n{END}{after}")
+    path.write_text(f"{before}{BEGIN}\n{where} {verdict(found)}.\n\n" + "\n".join(lines) + f"\n\n{END}{after}")
 
 
 def main() -> None:
@@ -182,11 +221,12 @@ def main() -> None:
     parser.add_argument("--suite", choices=suites, action="append", help="the suites (all)")
     parser.add_argument("--case", action="append", default=[], metavar="TEXT", help="only cases whose name has TEXT")
     parser.add_argument("--seconds", type=float, default=0.8, help="of measuring each case (0.8)")
+    parser.add_argument("--one-thread", action="store_true", help="measure processor time, on one thread")
     parser.add_argument("--with", dest="earlier", type=Path, metavar="FILE", help="rows of an earlier run (--json)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows")
     parser.add_argument("--page", type=Path, metavar="FILE", help="write the table into a page of the documentation")
     chosen = parser.parse_args()
-    machine, found = Machine(), []
+    machine, found = Machine(chosen.one_thread), []
     for case in chosen_cases(chosen.suite or suites, chosen.case):
         try:
             found += rows(case, machine, chosen.seconds)
@@ -199,7 +239,7 @@ def main() -> None:
     if chosen.json:
         chosen.json.write_text(json.dumps([asdict(r) for r in found], indent=1))
     if chosen.page:
-        write_page(chosen.page, found)
+        write_page(chosen.page, found, machine)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ _SLOW = {
     Ops.MIN: 4.0,
 }
 # What takes a multiplier, as an addition to a product does.
-_MULTIPLIED = frozenset({Ops.MUL, Ops.DIV, Ops.RECIP, Ops.SQRT, Ops.FMOD, Ops.DOT2})
+_MULTIPLIED = frozenset({Ops.MUL, Ops.DIV, Ops.RECIP, Ops.SQRT, Ops.FMOD, Ops.DOT2, Ops.FMA})
 # Until a result can be used, in units of an FMA.
 _LATENCY = {
     Ops.BITCAST: 0.0,
