@@ -240,3 +240,26 @@ def test_empty_results_beside_others():
     v, v64 = values(65, 12)
     empty = (t.p @ v)[:, :0]
     check([t.p @ v, empty, t.m], [a.p @ v64, np.empty((63, 0)), a.m])
+
+
+def test_weights_from_the_log_sum_exp_that_is_a_result_too():
+    """The logarithm of the sum is deferred, the maximum in it is anchored: one pass, special values as in NumPy."""
+    q, k, v = draw(40, 8), draw(130, 8, seed=1), draw(130, 12, seed=2)
+    q[0] *= 1e4
+    q[1, 0], q[2, 0] = np.nan, np.inf
+    mask = np.ones((40, 1), bool)
+    mask[3] = False
+    s = Tensor(mask).where(Tensor(q) @ Tensor(k).T, float("-inf"))
+    lse = s.logsumexp(-1, keepdim=True)
+    o = (s - lse).exp() @ Tensor(v)
+    assert len(plan(o, lse).kernels) == 1
+    o.realize(lse)
+    with np.errstate(all="ignore"):
+        s64 = np.where(mask, q.astype(np.float64) @ k.T.astype(np.float64), -np.inf)
+        m64 = s64.max(-1, keepdims=True)
+        lse64 = m64 + np.log(np.exp(s64 - m64).sum(-1, keepdims=True))
+        want = np.exp(s64 - lse64) @ v
+    assert set(np.flatnonzero(np.isnan(o.numpy()).any(1))) == {1, 2, 3}
+    rest = [k for k in range(40) if k not in (1, 2, 3)]
+    np.testing.assert_allclose(o.numpy()[rest], want[rest], rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(lse.numpy()[rest], lse64[rest], rtol=1e-6)

@@ -118,6 +118,10 @@ def _exponent(exponential: UOp, power: int, body: Body, members: set[UOp], runs:
             raise Refused(f"the exponent has a term, {u.op.name}, of a running value and of what it runs over")
         else:
             extreme = all(m.arg.op in RUNNING_EXTREMES for m in members_in(u, members))
+            scaled = None if extreme else _scaled(u, body, runs)
+            if scaled is not None:  # perhaps of a sum, of which a part is extreme
+                stack.append((scaled.src[0], (scaled, *outer)))
+                continue
             (out.anchored if extreme else out.exponents).append(Term(u, outer, power, exponential.op))
     if len(out.anchored) == anchored:
         raise Refused("an exponent that no running maximum keeps small may overflow while it runs")
