@@ -45,6 +45,13 @@ def test_memory_that_is_read_too_does_not_stream():
     assert not any(streamed(linear((x, x + 1.0))))
 
 
+def test_vectors_wider_than_a_register_are_stored_as_ever():
+    """The lanes of the narrowest type, of a wider one."""
+    n = 1 << 24
+    program = linear((buffer(0, n, dtype=dtypes.int64), buffer(1, n, dtype=dtypes.float32).cast(dtypes.int64)))
+    assert not any(streamed(program))
+
+
 @pytest.mark.parametrize("dtype", [d for d in ALL if d is not dtypes.bfloat16], ids=lambda d: d.name)
 @pytest.mark.parametrize("offset", [0, 1])
 def test_streamed_results_are_those_of_ordinary_stores(dtype, offset):

@@ -38,8 +38,12 @@ def stream(root: UOp, machine: Device) -> UOp:
     def streams(u: UOp) -> bool:
         index = u.src[0]
         memory = place_of(u)
-        whole = len(u.src) == 2 and index.src[1].dtype.count == 1 and index.dtype.itemsize >= least
-        whole = whole and index.dtype.scalar() is memory.dtype.scalar()
+        whole = len(u.src) == 2 and index.src[1].dtype.count == 1
+        whole = (
+            whole
+            and least <= index.dtype.itemsize <= machine.vector_bytes
+            and index.dtype.scalar() is memory.dtype.scalar()
+        )
         return whole and memory.op is Ops.BUFFER and memory not in read and _bytes(memory) > machine.l2
 
     targets = [u for u in of_ops(order, Ops.STORE) if streams(u)]
