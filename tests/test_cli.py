@@ -1,6 +1,9 @@
 """python -m uopc, as a person or a script would call it."""
 
 import os
+import pathlib
+import pkgutil
+import re
 import subprocess
 import sys
 
@@ -58,12 +61,31 @@ def test_unsafe_folder(folder, capsys):
     assert "mode 777" in capsys.readouterr().err
 
 
-def test_help_has_examples():
-    for arguments in ([], ["cache"]):
-        command = [sys.executable, "-m", "uopc", *arguments, "--help"]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        assert "cache" in said
-    assert "python -m uopc cache clear" in said and "UOPC_CACHE_DIR" in said
+@pytest.mark.parametrize("name", ["info", "explain", "sweep", "bench", "cache"])
+def test_help_has_examples(name, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main([name, "--help"])
+    said = capsys.readouterr().out
+    assert caught.value.code == 0 and "examples:" in said and f"python -m uopc {name}" in said
+
+
+def test_help_names_every_command():
+    command = [sys.executable, "-m", "uopc", "--help"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert all(f"\n    {name} " in said for name in ("info", "explain", "sweep", "bench", "cache"))
+
+
+def test_the_command_uopc_is_this_one():
+    text = (pathlib.Path(__file__).parents[1] / "pyproject.toml").read_text()
+    (place,) = re.findall(r"^\[project\.scripts\]\nuopc = \"(.*)\"$", text, re.M)
+    assert pkgutil.resolve_name(place) is main
+
+
+def test_a_reader_who_has_read_enough_is_no_error():
+    """As `head` is, which ends before all is written."""
+    command = f"{sys.executable} -m uopc cache --help | head -1; {sys.executable} -m uopc info | true"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
+    assert "Traceback" not in done.stderr and done.stdout.startswith("usage")
 
 
 @pytest.mark.parametrize("arguments", [[], ["nonsense"], ["cache"], ["cache", "nonsense"]])

@@ -13,6 +13,7 @@ import pytest
 
 from uopc import Tensor, options
 from uopc.inspect.page import page
+from uopc.pipeline import KERNEL_STAGES, LOOP_STAGES
 
 # Counts errors from the first script on; then opens every tab, kernel, stage, loop and line of C.
 WATCH = """<script>
@@ -82,7 +83,7 @@ def test_it_holds_every_stage_and_kernel(text: str) -> None:
     assert [s["name"] for s in data["tensor_stages"]] == ["before", "cascade", "kernelize", "layout"]
     for kernel in data["kernels"]:
         names = [s["name"] for s in kernel["stages"]]
-        assert names[0] == "before" and names[-1] == "linearize" and "rangeify" in names
+        assert names == ["before", *(step.name for step in (*KERNEL_STAGES, *LOOP_STAGES))]
         assert f"void {kernel['name']}(" in kernel["source"] and kernel["graph"]
     assert any(spans for spans in data["timeline"])
 

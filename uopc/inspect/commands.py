@@ -61,7 +61,8 @@ def _info(chosen: argparse.Namespace) -> int:
         ("compiler", where["compiler"]),
         ("cache", cache_folder()),
     ]
-    for title, rates in (("1 thread", roof.one), (f"{roof.all.threads} threads", roof.all)):
+    several = [(f"{roof.all.threads} threads", roof.all)] if roof.all.threads > 1 else []
+    for title, rates in (("1 thread", roof.one), *several):
         reads = ", ".join(f"{level} {number(x)}B/s" for level, x in rates.read.items())
         copies = ", ".join(f"{level} {number(x)}B/s" for level, x in rates.copy.items())
         lines += [(title, f"{number(rates.flops)}FLOP/s float32, launch {duration(rates.launch)}")]
@@ -207,7 +208,8 @@ def _sweep(chosen: argparse.Namespace) -> int:
     if not chosen.resume:
         log.clear()
     peak = f"FMA peak {where['peak_gflops']:.0f} GFLOP/s"
-    print(f"{problem.label}, float32, {threads} threads, {where['cpu']}, {peak}")
+    of = f"{threads} thread{'s' if threads > 1 else ''}"
+    print(f"{problem.label}, float32, {of}, {where['cpu']}, {peak}")
     sweep = run.Sweep(problem, sizes, impls, threads, log, chosen.rounds, chosen.seconds, sys.stdout)
     try:
         points = sweep.run(known)
@@ -243,7 +245,8 @@ def add_bench(command: Command) -> None:
         "  pytest benchmarks --benchmark-json=before.json\n"
         "  python -m uopc bench compare before.json after.json\n\n"
         "The exit code is 1 where a benchmark became slower beyond its noise and the threshold, or where its plan has\n"
-        "more kernels, bytes, FLOPs, temporaries or recompute than before.",
+        "more kernels, bytes, FLOPs, temporaries or recompute than before. Benchmarks by the fixture uopc_benchmark\n"
+        "have both: facts of the plan, and a reference workload around them: slower machines are not slower code.",
         _bench,
     )
     parser.add_argument("action", choices=("compare",), help="compare: the second run with the first")

@@ -113,7 +113,7 @@ def _spans(kernel: Kernel) -> list[tuple[int | None, int | None]]:
             break
         if text.startswith("for ("):
             indent = lines[k][: len(lines[k]) - len(text)]
-            last = next(m for m in range(k, len(lines)) if lines[m] == indent + "}") if text.endswith("{") else k
+            last = next((m for m in range(k, len(lines)) if lines[m] == indent + "}"), k) if text.endswith("{") else k
             out.append((k, last))
     return out
 

@@ -222,7 +222,8 @@ def plot(path: str, points: Iterable[Point], problem: Problem, where: dict[str, 
         axes[1].axhline(where["peak_gflops"], color="black", linestyle="--")
         axes[1].annotate("FMA peak", (sizes[0], where["peak_gflops"]), (0, 4), textcoords="offset points", fontsize=8)
     axes[0].legend(fontsize=8)
-    figure.suptitle(f"{problem.label}, float32, {where['threads']} threads, {where['cpu']}")
+    threads = f"{where['threads']} thread{'s' if where['threads'] > 1 else ''}"
+    figure.suptitle(f"{problem.label}, float32, {threads}, {where['cpu']}")
     figure.tight_layout()
     plain = dict.fromkeys(("Creator", "Date", "Format", "Type")) if path.endswith(".svg") else {}  # no metadata
     figure.savefig(path, dpi=130, metadata=plain)
