@@ -491,3 +491,14 @@ def test_halves_are_summed_in_float32_whatever_their_size():
     v = Tensor(np.full((1000, 5), 65504, np.float16))
     assert cascades((q @ k.T).softmax(-1) @ v)
     np.testing.assert_allclose(((q @ k.T).softmax(-1) @ v).numpy().astype(np.float64), 65504, rtol=2e-3)
+
+
+def test_bits_of_a_value_are_a_value_like_any_other():
+    """The sum of exponentials of the bits of what another reduction gives."""
+    x = draw(8, 32, 4) + np.float32(3)
+    bits = Tensor(x).min(-1).bitcast("int32").cast("float32") * 1e-7
+    total = (bits - bits.max(-1, keepdim=True)).exp().sum(-1)
+    (report,) = reports(total)
+    assert report.reason is None
+    wide = x.min(-1).view(np.int32) * 1e-7
+    np.testing.assert_allclose(total.numpy(), np.exp(wide - wide.max(-1, keepdims=True)).sum(-1), rtol=1e-4)

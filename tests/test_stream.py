@@ -7,14 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fixed import MACHINE
-from loop_ir import buffer, run
+from loop_ir import buffer, range_, run, vector
 
 from uopc.dtype import ALL, dtypes
 from uopc.ops import KernelInfo, Ops, ReduceArg
+from uopc.opt.stream import stream
 from uopc.options import Options
 from uopc.pipeline import KERNEL_STAGES, LOOP_STAGES, Settings, run_stages
 from uopc.runtime.device import device
-from uopc.uop import UOp, sink
+from uopc.uop import UOp, sink, toposort
 
 NO_CACHES = {"l2": 0, "l3": 0}
 
@@ -45,11 +46,13 @@ def test_memory_that_is_read_too_does_not_stream():
     assert not any(streamed(linear((x, x + 1.0))))
 
 
-def test_vectors_wider_than_a_register_are_stored_as_ever():
-    """The lanes of the narrowest type, of a wider one."""
-    n = 1 << 24
-    program = linear((buffer(0, n, dtype=dtypes.int64), buffer(1, n, dtype=dtypes.float32).cast(dtypes.int64)))
-    assert not any(streamed(program))
+@pytest.mark.parametrize("lanes, streams", [(2, False), (4, True), (8, True), (16, False)])
+def test_vectors_that_are_half_a_line_or_a_register_stream(lanes, streams):
+    """16 lanes of int64 are two registers: as many as a float32 beside them has."""
+    n, i = 1 << 24, range_((1 << 24) // lanes, 0)
+    read, written = (vector(buffer(slot, n, dtype=dtypes.int64), i * lanes, lanes) for slot in (1, 0))
+    (store,) = [u for u in toposort(stream(sink(written.store(read.load()).end(i)), MACHINE)) if u.op is Ops.STORE]
+    assert bool(store.arg) == streams
 
 
 @pytest.mark.parametrize("dtype", [d for d in ALL if d is not dtypes.bfloat16], ids=lambda d: d.name)

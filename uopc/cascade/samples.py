@@ -57,7 +57,8 @@ class Samples:
         self.leaves: dict[UOp, Array] = {}
 
     def leaf(self, u: UOp) -> Array:
-        """The samples of a LOAD or a RANGE: (ROWS, STEPS) where it varies along the axis, else (ROWS, 1)."""
+        """The samples of a LOAD, a RANGE or the bits of something: (ROWS, STEPS) where it varies along the axis, else
+        (ROWS, 1)."""
         if u not in self.leaves:
             varies = self.along in u.ranges
             self.leaves[u] = self._positions(u) if u.op is Ops.RANGE else self._values(u.dtype, varies)
@@ -98,11 +99,12 @@ def evaluate(u: UOp, known: dict[UOp, Any], samples: Samples, steps: slice) -> A
     """The value of a ranged expression on the samples ``steps`` of the axis; ``known`` holds what stands in buffers."""
     memo: dict[UOp, Any] = {}
     for v in operations(u):
-        if v.op in ALU:
+        if v.op in ALU and v.op is not Ops.BITCAST:
             memo[v] = _compute(v, [memo[s] for s in v.src])
         elif v.op is Ops.CONST:
             memo[v] = np.asarray(v.arg, np.float64 if v.dtype.is_float else None)
         else:
+            # the bits of a value are any number, as what memory holds
             memory = v.src[0].src[0] if v.op is Ops.LOAD else v
             x = known[memory] if memory in known else samples.leaf(v)
             memo[v] = x[:, steps] if x.shape[1] > 1 else x
@@ -115,8 +117,6 @@ def _compute(u: UOp, src: list[Any]) -> Any:
         if u.dtype.is_bool:
             return src[0] != 0
         return src[0].astype(np.float64 if u.dtype.is_float else np.int64)
-    if u.op is Ops.BITCAST:
-        raise NotImplementedError("the bits of a value have no float64 samples")
     return COMPUTE[u.op](*src)
 
 
