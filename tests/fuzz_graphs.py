@@ -58,7 +58,7 @@ SMALL_SIZES = {
         "BROADCAST_WORK": 16,
         "GROUP": 5,
     },
-    "uopc.blockize.panels": {"LEAST_TILES": 2, "FEWER_ROWS": (12,), "BLOCK_REDUCE": 7},
+    "uopc.blockize.panels": {"LEAST_TILES": 2, "BLOCK_REDUCE": 7, "FEWER_ROWS": (5,), "JUMP": 0.0},
     "uopc.blockize.overlaps": {"LEAST_READINGS": 1, "LONGEST_CHAIN": 5, "BLOCK_ROWS": 5, "LEAST_BLOCKS": 2},
     "uopc.blockize.cascades": {"LEAST_ROWS": 2},
     "uopc.opt.layout": {"REUSE": 2, "LEAST_LANES": 2},
