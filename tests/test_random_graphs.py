@@ -20,9 +20,12 @@ from graphs import build
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
+from uopc import pipeline
 from uopc.dtype import dtypes, from_numpy
 from uopc.ops import TABLE, Kind, Ops, ReduceArg, Stage
+from uopc.options import environment
 from uopc.pipeline import make_plan
+from uopc.runtime import tune
 from uopc.runtime.storage import new_buffer
 from uopc.uop import UOp, format_graph
 
@@ -48,6 +51,32 @@ def test_graphs_agree(first):
 @pytest.mark.parametrize("name", ["small", "narrow"])
 def test_graphs_agree_on_other_machines(name):
     seeds_agree(0, EACH // 2, name)
+
+
+@pytest.mark.parametrize("name", ["own", "small"])
+def test_graphs_agree_whatever_schedules_are_taken(name, monkeypatch):
+    """As if tuning had found another one the fastest."""
+    random, taken = np.random.default_rng(0), []
+
+    def draw(root, candidates, settings, measure):
+        trials = tuple(tune.Trial(tune._name(c.root), "", 1.0, 1.0) for c in candidates)
+        taken.append(int(random.integers(len(trials))))
+        return tune.Tuning(trials, taken[-1], len(trials))
+
+    monkeypatch.setattr(tune, "_measure", draw)
+    monkeypatch.setattr(tune, "_known", type(tune._known)())
+    monkeypatch.setattr(tune, "disk_cache", lambda: None)
+    monkeypatch.setenv("UOPC_TUNE", "1000")
+    environment.cache_clear()
+    try:
+        with machine(name):
+            monkeypatch.setattr(tune, "device", pipeline.device)
+            failures = check([r for seed in range(20) for r in graph_of(seed)], threads=())
+    finally:
+        monkeypatch.undo()
+        environment.cache_clear()
+    assert not failures, failures
+    assert sum(k > 0 for k in taken) > 20
 
 
 @pytest.mark.slow
