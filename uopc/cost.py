@@ -32,6 +32,8 @@ LAUNCH = {False: 1e-7, True: 6e-7}
 EXPOSED = 0.02
 # Predictions that differ by less say nothing.
 ALIKE = 1.06
+# What takes less than this times what nothing undercuts is good enough not to look at anything else.
+SURE = 1.1
 # An addition that waits for the one before takes as long as so many that do not.
 CHAIN = 4.0
 # Operations in units of the simplest: polynomials of functions, divisions, and a running maximum that passes NaN on.
@@ -137,6 +139,11 @@ class _Array:
     loops: frozenset[int]
     stride: int
 
+    @property
+    def across(self) -> bool:
+        """Whether a reduction steps from line to line."""
+        return self.inner > 1 and not self.beside and self.stride > LINE
+
 
 class Model:
     """The cost of a kernel's nest under different sizes."""
@@ -209,7 +216,7 @@ class Model:
             return next(c for c, t in zip(some, times) if t <= ALIKE * min(times))
 
         first = next(candidates)
-        if seconds(first) <= ALIKE * self.least(first):
+        if seconds(first) <= SURE * self.least(first):
             return first
         # in which order a sum runs must not depend on how many cores there are
         alike = [first, *(c for c in candidates if c.unroll == first.unroll)]
@@ -228,8 +235,9 @@ class Model:
         work += sum(_vectors(axes, around * own, whole) for axes, around, own, _ in self.chains) * TURN / MOST_SUMS
         once = _together(self.arrays, [_footprint(a, shape) for a in self.arrays])
         moved = {level: once for level, size in _caches(m).items() if once > size * USABLE}
+        far = sum(_footprint(a, shape) for a in self.arrays if a.across) if "L3" in moved else 0.0
         tasks = int(work * opts.lanes * opts.reduce_lanes // CHUNK_WORK) // m.cores * m.cores
-        return Cost(operations=work, moved=moved, tasks=max(tasks, 1)).seconds(m)
+        return Cost(operations=work, jumps=JUMP * far / LINE, moved=moved, tasks=max(tasks, 1)).seconds(m)
 
     # -- a core
 
@@ -355,7 +363,7 @@ def _footprint(array: _Array, held: Sequence[int]) -> float:
 def _jumps(array: _Array, order: list[int], loops: _Loops) -> bool:
     """Whether the lines of an access follow each other at steps that a prefetcher does not foresee."""
     if array.inner > 1:
-        return not array.beside and array.stride > LINE
+        return array.across
     inner = next((a for a in reversed(order) if a in array.axes), None)
     if inner is None or array.axes[inner] in (0, 1):
         return False
