@@ -86,6 +86,31 @@ def test_values(name, seen):
         np.testing.assert_allclose(t.numpy(), want, rtol=2e-6, atol=2e-6, err_msg=f"{name}, {way}")
 
 
+def test_powers_of_weights_under_the_smallest_float():
+    """A row in which nothing else counts: the smallest float has no multiple for an exponent."""
+    i, j = np.arange(N)[:, None], np.arange(M)[None]
+    least = float(np.finfo(np.float32).min)
+    s = np.where(j <= 3 * i, -INF, least)
+    s[1, 0] = 1.5
+    zeros = Tensor(draw(N, D)) @ Tensor(np.zeros((M, D), np.float32)).T
+    p = (zeros + Tensor(s.astype(np.float32))).softmax(-1)
+    e = np.exp(s - s.max(-1, keepdims=True))
+    want = e / e.sum(-1, keepdims=True)
+    np.testing.assert_allclose((p * p).sum(-1).numpy(), (want**2).sum(-1), rtol=4e-6)
+    np.testing.assert_allclose((p * p * p).sum(-1).numpy(), (want**3).sum(-1), rtol=4e-6)
+
+
+def test_only_what_rows_and_keys_index_is_turned():
+    """An operand of the scores lies along the keys, as a mask may, but its other axis is that of the dot products."""
+    q, k, u = draw(33, 3), draw(33, 63, seed=1), draw(3, 3, seed=2)
+    s = q.T.astype(np.float64) @ k
+    e = np.exp(s - s.max(0))
+    for dtype, near in (("float32", 2e-6), ("float64", 1e-12)):
+        Q, K, U = (Tensor(x).cast(dtype) for x in (q, k, u))
+        got = (U @ (Q.T @ K).softmax(0)).numpy()
+        np.testing.assert_allclose(got, u @ (e / e.sum(0)), rtol=near, atol=near)
+
+
 # ---- what is looked at ----
 
 

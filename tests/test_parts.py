@@ -134,6 +134,11 @@ def cases() -> Iterator[tuple[str, list[tuple[Tensor, Array]]]]:
     Q, K, W = (Tensor(x).transpose(0, 1) for x in heads)
     q3, k3, v3 = exact(*operands(4096, 3))
     yield "views", [((Q @ K.mT * 0.25).softmax(-1) @ W, softmax(q3 @ np.swapaxes(k3, -1, -2) * 0.25) @ v3)]
+    nothing = [Tensor(x) for x in operands(4096, d=0)]
+    yield (
+        "no dimension",
+        [((nothing[0] @ nothing[1].T).softmax(-1) @ nothing[2], exact(operands(4096)[2])[0].mean(0)[None])],
+    )
     group = Tensor(draw(2, 4, 1, 16)), Tensor(draw(2, 1, 4096, 16, seed=1)), Tensor(draw(2, 1, 4096, 8, seed=2))
     g = [x.numpy().astype(np.float64) for x in group]
     yield (

@@ -293,7 +293,7 @@ def _in_blocks(root: UOp, found: _Found, sizes: Sizes, machine: Device) -> UOp:
 def _blocked(layout: _Layout, inside: list[dict[UOp, Idx]], sizes: Sizes, machine: Device) -> UOp:
     """One CASCADE with its tiles."""
     node, bodies, shared = layout.node, bodies_of(layout.node), _shared(layout.node)
-    known = {i: i.arg.id for body in inside for at in body.values() for i in at if i.op is Ops.RANGE}
+    known = {r: a for a, r in enumerate(layout.outputs)}
     staged: dict[UOp, Tile] = {}
     for body in inside:
         for u in shared:

@@ -21,17 +21,21 @@ Values = Mapping[UOp, UOp]
 
 @dataclass(frozen=True)
 class Anchor:
-    """The exponent of a correction, at the shape of the result: as it is, and 0 where nothing was met so far; and the
-    running values in it (None: the exponent tells by itself, being inf, that nothing was met)."""
+    """The exponent of a correction, at the shape of the result: as it is, and 0 where nothing was met so far; the
+    running values in it (None: the exponent tells by itself, being inf, that nothing was met); and how many times the
+    body has the exponential for a factor."""
 
     op: Ops
     exponent: UOp
     settled: UOp
     extremes: tuple[UOp, ...] | None
+    times: int
 
     def correction(self, old: Values, new: Values) -> UOp:
         """The factor that takes a sum from the old running values to the new ones; 0 where nothing was met before."""
-        factor = (self.settled.substitute(new) - self.exponent.substitute(old)).alu(self.op)
+        factor = once = (self.settled.substitute(new) - self.exponent.substitute(old)).alu(self.op)
+        for _ in range(self.times - 1):
+            factor = factor * once
         if self.extremes is None:
             return factor
         nothing = [e.substitute(old).eq(identity(_base_op(e), e.dtype)) for e in self.extremes]
@@ -145,7 +149,7 @@ class Builder:
         dtype = dtypes.float32 if u.dtype.is_half else u.dtype
         kept = self._kept(body, parts).cast(dtype)
         factors = [(body.at_output(f), n) for f, n in parts.factors]
-        factors += [(body.at_output(t.applied(t.inner).alu(t.op)), 1) for t in parts.exponents]
+        factors += [(body.at_output(t.applied(t.inner).alu(t.op)), abs(t.power)) for t in parts.exponents]
         return Piece(
             reduce=u,
             axis=body.axis,
@@ -173,15 +177,15 @@ class Builder:
 
     def _anchors(self, body: Body, parts: Parts, earlier: set[UOp]) -> list[Anchor]:
         out = []
-        for op in dict.fromkeys(t.op for t in parts.anchored):
-            terms = [t for t in parts.anchored if t.op is op]
+        for op, times in dict.fromkeys((t.op, abs(t.power)) for t in parts.anchored):
+            terms = [t for t in parts.anchored if t.op is op and abs(t.power) == times]
             exponent = _total([t.applied(t.inner) for t in terms])
             limits = [self._limit(t.inner, body) for t in terms]
             settled = _total([t.applied(t.inner if n is None else _settled(t.inner, n)) for t, n in zip(terms, limits)])
             extremes = {m: leaf for t in terms for m, leaf in members_in(t.inner, earlier).items()}
             tells = self._limit(exponent, body) == INF
             where = None if tells else tuple(body.at_output(leaf) for leaf in extremes.values())
-            out.append(Anchor(op, body.at_output(exponent), body.at_output(settled), where))
+            out.append(Anchor(op, body.at_output(exponent), body.at_output(settled), where, times))
         return out
 
     def _limit(self, part: UOp, body: Body) -> float | None:

@@ -16,8 +16,8 @@ MAX_POWER = 8
 
 @dataclass(frozen=True)
 class Term:
-    """A term of an exponent that depends on running values alone: ``inner`` under the operations ``outer``, times
-    ``power``, in an exponential ``op``."""
+    """A term of an exponent that depends on running values alone: ``inner`` under the operations ``outer``, in an
+    exponential ``op`` that the body has to the power of ``power``."""
 
     inner: UOp
     outer: tuple[UOp, ...]  # the nodes that scale or cast it, innermost first
@@ -25,10 +25,11 @@ class Term:
     op: Ops
 
     def applied(self, inner: UOp) -> UOp:
-        """The term with ``inner`` in its place."""
+        """The term with ``inner`` in its place, or less it where the power is negative.  It is never multiplied: the
+        smallest float, which fills masks, has no multiple."""
         for u in self.outer:
             inner = inner.cast(u.dtype) if u.op is Ops.CAST else inner.alu(u.op, u.src[1])
-        return inner if self.power == 1 else inner * float(self.power)
+        return inner if self.power > 0 else inner * -1.0
 
 
 @dataclass

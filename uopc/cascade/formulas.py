@@ -136,16 +136,19 @@ def report_of(frame: Frame, reason: str | None, pieces: Mapping[UOp, Piece] | No
         if pieces is None:
             continue
         p = pieces[u]
-        exponents = [(a.op.name.lower(), _formula(a.exponent, body, names, False)) for a in p.anchors]
-        moved = "".join(f"{exp}([{_renamed(e, SELF + PRIME)}] - ({e})) * " for exp, e in exponents)
+        exponents = [
+            (a.op.name.lower(), _formula(a.exponent, body, names, False), f"^{a.times}" if a.times > 1 else "")
+            for a in p.anchors
+        ]
+        moved = "".join(f"{exp}([{_renamed(e, SELF + PRIME)}] - ({e})){n} * " for exp, e, n in exponents)
         block = f"{over} over the block of {_formula(p.body, body, names, True)}"
         step.append(f"{y}' = {_combined(op, moved + y, block)}")
         a, b = (
-            "".join(f"{exp}([{e}] - ({_renamed(e, SELF + part)})) * " for exp, e in exponents) + y + part
+            "".join(f"{exp}([{e}] - ({_renamed(e, SELF + part)})){n} * " for exp, e, n in exponents) + y + part
             for part in ("_a", "_b")
         )
         merge.append(f"{y} = {_combined(op, a, b)}")
-        anchored += [f"{y} by {exp}({e})" for exp, e in exponents]
+        anchored += [f"{y} by {exp}({e}){n}" for exp, e, n in exponents]
         deferred += [_product(y, _formula(f, body, names, False)) for f in p.above]
         deferred += [f"{y} / {_formula(f, body, names, False)}" for f in p.below]
         deferred += [f"{y} + {_formula(t, body, names, False)}" for t in p.addends]

@@ -64,14 +64,14 @@ class _Parts:
     """Values at several parts at once: a first axis says which part.
 
     first, count, each: the parts begin at ``first``, and are so many of so many elements.
-    state: what stands for a STATE.  axes: as ``_axes`` gives them; what is not in it does not run along the axis.
+    state: what stands for a STATE.  axes: as ``_axes`` gives them; None: nothing runs along the axis.
     """
 
     first: int
     count: int
     each: int
     state: Callable[[UOp], UOp]
-    axes: dict[UOp, int | None]
+    axes: dict[UOp, int | None] | None
 
     def of(self, root: UOp) -> UOp:
         """``root`` at all parts; _Unfit where its axis is merged with another one."""
@@ -109,7 +109,10 @@ class _Parts:
         return u.op in ALU or u.op is Ops.REDUCE or (u in runs and u.op is not Ops.STATE)
 
     def axis(self, u: UOp) -> int | None:
-        found = self.axes.get(u)
+        if self.axes is None:
+            return None
+        # what nobody asks for, such as the terms of a sum over nothing, may run along anything
+        found = self.axes.get(u, -1)
         if found == -1:
             raise _Unfit
         return found
@@ -179,7 +182,7 @@ def _chunk(node: UOp, number: int, first: int, count: int, each: int, axes: dict
     for body, correction in bodies_of(node):
         sources.append(_Parts(first, count, each, state, axes).of(body))
         if correction is not None:
-            sources.append(_Parts(first, count, each, state, {}).of(correction))
+            sources.append(_Parts(first, count, each, state, None).of(correction))
     components = tuple(c._replace(axis=c.axis + 1) for c in node.arg.components)
     return UOp(Ops.CASCADE, tuple(sources), CascadeArg(number, components))
 
@@ -199,7 +202,7 @@ def _merged(node: UOp, chunks: list[tuple[int, list[UOp]]]) -> list[UOp]:
         for count, states in chunks:
             value = states[k]
             if correction is not None:
-                value = value * _Parts(0, count, 0, partial(now, count=count, states=states), {}).of(correction)
+                value = value * _Parts(0, count, 0, partial(now, count=count, states=states), None).of(correction)
             one = UOp(Ops.REDUCE, (value,), ReduceArg(component.op, (0,)))
             total = one if total is None else total.alu(component.op, one)
         assert total is not None
