@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -117,10 +118,15 @@ def test_the_value_of_a_line_at_the_prompt_is_the_table() -> None:
 def test_show_is_in_colour_in_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("rich")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
     report = uopc.explain(attention, *arrays(*QKV))
     report.show()
     out = capsys.readouterr().out
-    assert "\x1b[" in out and report.kernels[0].name in out and "cascade over 128: derived" in out
+    bare = re.sub(r"\x1b\[[\d;]*m", "", out)
+    assert bare != out and report.kernels[0].name in bare and "cascade over 128: derived" in bare
+    assert all(head in bare for head in ("recompute", "predicted", "because"))
 
 
 def test_bytes_are_said_for_each_level() -> None:
