@@ -11,7 +11,7 @@ import pytest
 
 from uopc.__main__ import main
 from uopc.options import environment
-from uopc.runtime.cache import DiskCache, digest
+from uopc.runtime.cache import TUNED, DiskCache, digest
 
 
 @pytest.fixture
@@ -33,9 +33,10 @@ def fill(folder, n):
 def test_info(folder, capsys):
     assert main(["cache", "info"]) == 0
     assert "empty" in capsys.readouterr().out
-    fill(folder, 3)
+    fill(folder, 3).keep_note(digest("schedules"), b"measured", TUNED)
     assert main(["cache", "info"]) == 0
     said = capsys.readouterr().out
+    assert "tuned      1" in said
     assert str(folder) in said and "kernels    3" in said and "3.0 KiB of 1.0 GiB" in said
 
 

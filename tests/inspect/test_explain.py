@@ -16,6 +16,7 @@ import uopc.rangeify.movement as reshape_rule
 from uopc import Tensor, pipeline
 from uopc.pipeline import make_plan
 from uopc.rangeify import Ctx
+from uopc.runtime import tune
 
 
 def arrays(*shapes: tuple[int, ...]) -> list[Any]:
@@ -190,3 +191,22 @@ def test_a_cubic_regression_in_the_reshape_rule_is_named(monkeypatch: pytest.Mon
         recompute, warnings = factor(n)
         assert recompute > n
         assert any(f"a loop of {n} that it only seems to depend on" in w for w in warnings)
+
+
+def test_schedules_that_were_measured_are_shown(monkeypatch):
+    x, y = np.ones((40, 64), np.float32), np.ones((64, 48), np.float32)
+    assert "schedules" not in str(uopc.explain(lambda x, y: x @ y, x, y))
+    monkeypatch.setattr(tune, "race", lambda runs: [2.0, 1.0, 4.0][: len(runs)])
+    monkeypatch.setattr(tune, "_known", type(tune._known)())
+    monkeypatch.setattr(tune, "disk_cache", lambda: None)
+    with uopc.options(tune=3):
+        report = uopc.explain(lambda x, y: x @ y, x, y)
+    found = report.kernels[-1].tuning
+    assert found is not None and found.best == 1 and found.gain == 2.0
+    _, heads, rows = next(s for s in report.sections() if "schedules" in s[0])
+    mine = [r for r in rows if r[0] == report.kernels[-1].name]
+    assert [r[heads.index("speed")] for r in mine] == ["2.00", "1.00", "0.50"]
+    assert [r[-1] for r in mine] == ["taken", "the usual", ""]
+    assert {r[heads.index("schedule")] for r in mine} == {t.schedule for t in found.trials}
+    shown = json.loads(json.dumps(report.to_json()))["kernels"][-1]["tuning"]
+    assert [t["predicted"] for t in shown["trials"]] == [t.predicted for t in found.trials]
