@@ -39,7 +39,7 @@ class _Sum:
 
     def varies(self, factor: UOp) -> set[int]:
         """The axes that a factor (without tiles) varies along, running values and all."""
-        running = {u for u in toposort(factor) if u.op in (Ops.STATE, Ops.COMPONENT)}
+        running = [u for u in toposort(factor) if u.op in (Ops.STATE, Ops.COMPONENT)]
         slots = {u: UOp(Ops.BUFFER, (), ParamArg(-1 - k, u.dtype, u.shape)) for k, u in enumerate(running)}
         return self.view.axes(factor.substitute(slots))
 
