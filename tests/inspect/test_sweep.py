@@ -85,6 +85,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert len(Path(files[0]).read_text().splitlines()) == 7
     data = json.loads(Path(files[1]).read_text())
     assert data["environment"]["threads"] >= 1 and "compiler" in data["environment"]
+    assert data["environment"]["versions"]["numpy"]["numpy"] == np.__version__
     assert {(p["impl"], p["n"]) for p in data["points"] if p["times"]} == {
         (i, n) for i in ("derived", "numpy") for n in (4, 8)
     }

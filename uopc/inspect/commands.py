@@ -211,6 +211,7 @@ def _sweep(chosen: argparse.Namespace) -> int:
     of = f"{threads} thread{'s' if threads > 1 else ''}"
     print(f"{problem.label}, float32, {of}, {where['cpu']}, {peak}")
     sweep = run.Sweep(problem, sizes, impls, threads, log, chosen.rounds, chosen.seconds, sys.stdout)
+    where["versions"] = sweep.versions
     try:
         points = sweep.run(known)
     except KeyboardInterrupt:

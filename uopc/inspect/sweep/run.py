@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -61,7 +61,8 @@ class Worker(Process):
 
 @dataclass
 class Sweep:
-    """What is swept.  problem: at any n.  log: of finished points.  say: where rows of the table go."""
+    """What is swept.  problem: at any n.  log: of finished points.  out: where rows of the table go.  versions: of what
+    each implementation loaded, once it was started."""
 
     problem: Problem
     sizes: list[int]
@@ -71,6 +72,7 @@ class Sweep:
     rounds: int = ROUNDS
     seconds: float = SECONDS
     out: TextIO | None = None
+    versions: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def run(self, known: dict[tuple[str, int], Point] | None = None) -> list[Point]:
         """Measure what is not ``known``; points come in the order of sizes and implementations."""
@@ -144,6 +146,7 @@ class Sweep:
         if impl not in workers:
             try:
                 workers[impl] = Worker(impl, self.threads)
+                self.versions[impl] = workers[impl].versions
             except WorkerFailed as failed:
                 absent[impl] = str(failed)
                 raise
