@@ -166,7 +166,8 @@ def convert(unit: Declarations, dtype: DType, source: DType, x: Code) -> Code:
     instruction = _conversion(dtype, source)
     if instruction is None:
         return call("__builtin_convertvector", x, Code(t))
-    body = _one_instruction(instruction, dtype, "a", [f"return __builtin_convertvector(a, {t});"], unit)
+    where = "vm" if dtype.itemsize > source.itemsize else "v"  # what narrows has no form that reads memory
+    body = _one_instruction(instruction, dtype, "a", [f"return __builtin_convertvector(a, {t});"], unit, where)
     # gcc 12 takes the lanes apart; clang finds the instruction, and old ones hold no vector of halves in a register
     body = [f"{line} && !__clang__" if line.startswith("#if") else line for line in body]
     return call(unit.function(f"{type_name(dtype)}_from_{type_name(source)}", f"{t} ({s} a)", *body), x)
@@ -184,13 +185,14 @@ def _conversion(dtype: DType, source: DType) -> str | None:
 
 
 def _one_instruction(
-    instruction: str, dtype: DType, operands: str, otherwise: list[str], unit: Declarations
+    instruction: str, dtype: DType, operands: str, otherwise: list[str], unit: Declarations, where: str = "v"
 ) -> list[str]:
-    """``instruction``, with %0 the result and %1 ... the operands, where the machine has it; else these lines."""
+    """``instruction``, with %0 the result and %1 ... the operands, where the machine has it; else these lines.  where:
+    what operands may be, in registers ("v") or memory ("m")."""
     wide = dtype.count * max(dtype.scalar().itemsize, 4)  # of a conversion, the wider side counts
     if dtype.count > 1 and wide not in HAS_VECTORS:
         return otherwise
-    inputs = ", ".join(f'"v"({x})' for x in operands)
+    inputs = ", ".join(f'"{where}"({x})' for x in operands)
     asm = f'__asm__("{instruction}" : "=v"(r) : {inputs});'
     condition = HAS_VECTORS.get(wide, HAS_VECTORS[16])
     return [f"#if {condition}", f"{unit.type(dtype)} r;", asm, "return r;", "#else", *otherwise, "#endif"]

@@ -7,7 +7,7 @@ typedef unsigned int u32x16 __attribute__((vector_size(64)));
 INLINE u32x16 u32x16_from_u16x16(u16x16 a) {
 #if __AVX512F__ && !__clang__
   u32x16 r;
-  __asm__("vpmovzxwd %1, %0" : "=v"(r) : "v"(a));
+  __asm__("vpmovzxwd %1, %0" : "=v"(r) : "vm"(a));
   return r;
 #else
   return __builtin_convertvector(a, u32x16);
