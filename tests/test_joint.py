@@ -263,3 +263,15 @@ def test_weights_from_the_log_sum_exp_that_is_a_result_too():
     rest = [k for k in range(40) if k not in (1, 2, 3)]
     np.testing.assert_allclose(o.numpy()[rest], want[rest], rtol=2e-5, atol=2e-5)
     np.testing.assert_allclose(lse.numpy()[rest], lse64[rest], rtol=1e-6)
+
+
+@pytest.mark.parametrize("logarithm", [lambda s, p: p.log(), lambda s, p: s.log_softmax(-1)])
+def test_entropy_takes_two_passes_over_the_keys_and_writes_no_scores(logarithm):
+    """The logarithm of a weight is no product of a score and of what runs: maxima and sums come first, from one
+    kernel."""
+    t, a = rows(n=200, keys=300)
+    p = t.s.softmax(-1)
+    entropy = -(p * logarithm(t.s, p)).sum(-1)
+    made = plan(entropy)
+    assert len(made.kernels) == 2 and sum(n for _, n in made.temps) == 2 * 200
+    check([entropy], [-(a.p * np.log(a.p)).sum(-1)])

@@ -101,18 +101,38 @@ def ldexp(unit: Declarations, dtype: DType) -> str:
     return unit.function(f"ldexp_{type_name(dtype)}", f"{t} ({t} a, {t} b)", *body)
 
 
+# What gcc calls a multiplication and addition of vectors, by the type and the bytes of the vector.
+FMA = {
+    (dtypes.float32, 16): "__builtin_ia32_vfmaddps(a, b, c)",
+    (dtypes.float32, 32): "__builtin_ia32_vfmaddps256(a, b, c)",
+    (dtypes.float32, 64): "__builtin_ia32_vfmaddps512_mask(a, b, c, (unsigned short)-1, 4)",
+    (dtypes.float64, 16): "__builtin_ia32_vfmaddpd(a, b, c)",
+    (dtypes.float64, 32): "__builtin_ia32_vfmaddpd256(a, b, c)",
+    (dtypes.float64, 64): "__builtin_ia32_vfmaddpd512_mask(a, b, c, (unsigned char)-1, 4)",
+}
+
+
 def fma(unit: Declarations, dtype: DType) -> str:
-    """a * b + c, rounded once: one instruction, or C's own function lane by lane."""
+    """a * b + c, rounded once: what the compiler knows as one instruction (as a piece of assembler it would keep
+    accumulators out of registers), or C's own function lane by lane."""
     t, scalar = unit.type(dtype), dtype.scalar()
     function = f"__builtin_fma{'f' if scalar is dtypes.float32 else ''}"
     if dtype.count == 1:
         return unit.function(f"fma_{type_name(dtype)}", f"{t} ({t} a, {t} b, {t} c)", f"return {function}(a, b, c);")
     body = [f"{t} r;", f"for (int i = 0; i < {dtype.count}; i++) r[i] = {function}(a[i], b[i], c[i]);", "return r;"]
-    if dtype.itemsize in HAS_VECTORS:
-        form = "ps" if scalar is dtypes.float32 else "pd"
-        asm = f'__asm__("vfmadd231{form} %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));'
+    instruction = FMA.get((scalar, dtype.itemsize))
+    if instruction is not None:
         has = f"__FMA__ && {HAS_VECTORS[dtype.itemsize]}"
-        body = [f"#if {has}", asm, "return c;", "#else", *body, "#endif"]
+        contracted = ["#pragma clang fp contract(fast)", "return a * b + c;"]
+        body = [
+            f"#if {has} && __clang__",
+            *contracted,
+            f"#elif {has}",
+            f"return ({t}){instruction};",
+            "#else",
+            *body,
+            "#endif",
+        ]
     return unit.function(f"fma_{type_name(dtype)}", f"{t} ({t} a, {t} b, {t} c)", *body)
 
 
