@@ -37,6 +37,16 @@ def test_a_transposed_copy_shuffles_whole_rows(x):
     assert np.array_equal(copy.numpy(), x.T)
 
 
+def test_an_access_behind_another_one_is_made_over_what_becomes_of_that():
+    """Two columns of a tile, read along it, and behind them a tile that is written from what was read."""
+    rng = np.random.default_rng(4)
+    q, k, u = (rng.standard_normal(s).astype(np.float32) for s in ((63, 64), (2, 64), (3, 63)))
+    t = Tensor(u) @ (Tensor(q) @ Tensor(k).T * 0.1).softmax(0)
+    s = q.astype(np.float64) @ k.T * 0.1
+    e = np.exp(s - s.max(0))
+    np.testing.assert_allclose(t.numpy(), u @ (e / e.sum(0)), rtol=1e-5, atol=1e-6)
+
+
 def test_rows_of_a_cascade_are_packed_by_shuffles():
     q, k, v = (Tensor(np.ones((64, 32), np.float32)) for _ in range(3))
     (kernel,) = make_plan([((q @ k.T).softmax(-1) @ v).uop]).kernels

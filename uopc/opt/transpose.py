@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from uopc._hot.graph import of_ops
+from uopc._hot.graph import of_ops, replace_groups
 from uopc._hot.simplify import Simplifier
 from uopc.ops import Ops
 from uopc.uop import UOp, dtypes, toposort
@@ -113,24 +113,44 @@ def _picked(load: UOp, simplifier: Simplifier) -> UOp | None:
     return UOp(Ops.SHUFFLE, sources, order)
 
 
+def _read(group: list[UOp], simplifier: Simplifier) -> list[UOp]:
+    """The LOADs of a square, or the one that is picked, from whole vectors."""
+    if len(group) == 1:
+        picked = _picked(group[0], simplifier)
+        assert picked is not None, "an access that was scattered is not"
+        return [picked]
+    place, first, element = _corner(group, simplifier)
+    return _transposed([_row(place, first, k, element).load() for k in range(len(group))])
+
+
+def _written(group: list[UOp], simplifier: Simplifier) -> list[UOp]:
+    """The STOREs of a square, row by row."""
+    place, first, element = _corner(group, simplifier)
+    columns = _transposed([s.src[1] for s in group])
+    return [_row(place, first, k, element).store(column) for k, column in enumerate(columns)]
+
+
+def _corner(group: list[UOp], simplifier: Simplifier) -> tuple[Place, int, UOp]:
+    """Where a square lies, its first address, and the INDEX of its first access."""
+    found = _place(group[0], simplifier)
+    assert found is not None, "an access that was scattered is not"
+    return *found, group[0].src[0]
+
+
+def _refuse(first: UOp, second: UOp) -> None:
+    raise ValueError(f"{first!r} and {second!r} are accesses of one square, and one needs the other")
+
+
 def transpose(root: UOp) -> UOp:
     """The program of ``root`` (a SINK) with its squares transposed in registers, and small steps taken there."""
     simplifier = Simplifier()
     loads = _scattered(root, Ops.LOAD)
-    read: dict[UOp, UOp] = {}
-    for place, first, square in _squares(loads, simplifier):
-        rows = [_row(place, first, k, square[0].src[0]).load() for k in range(len(square))]
-        read.update(zip(square, _transposed(rows)))
-    for load in loads:
-        picked = None if load in read else _picked(load, simplifier)
-        if picked is not None:
-            read[load] = picked
-    if read:
-        root = root.substitute(read)
-    stores = _scattered(root, Ops.STORE)
-    written: dict[UOp, UOp] = {}
-    for place, first, square in _squares(stores, simplifier):
-        if all(s.src[1].dtype.count == place.lanes for s in square):
-            columns = _transposed([s.src[1] for s in square])
-            written.update((s, _row(place, first, k, s.src[0]).store(columns[k])) for k, s in enumerate(square))
-    return root.substitute(written) if written else root
+    groups = [square for _, _, square in _squares(loads, simplifier)]
+    squared = {u for square in groups for u in square}
+    groups += [[u] for u in loads if u not in squared and _picked(u, simplifier) is not None]
+    # what an access comes after may have other such accesses in it: each is made over what becomes of those
+    if groups:
+        root = replace_groups(root, groups, lambda _, group: _read(group, simplifier), _refuse)
+    squares = _squares(_scattered(root, Ops.STORE), simplifier)
+    groups = [square for place, _, square in squares if all(s.src[1].dtype.count == place.lanes for s in square)]
+    return replace_groups(root, groups, lambda _, group: _written(group, simplifier), _refuse) if groups else root
