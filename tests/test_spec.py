@@ -89,6 +89,24 @@ def test_legal(name: str, graph: UOp, stages: Stage) -> None:
             verify(graph, stage)
 
 
+GATED = UOp(Ops.STORE, (ADDRESS, LOAD, A.index(i).load() < 0.0))
+LOAD_OF_CELL = alloc().after(i).index(0).load().replace(arg=4)
+
+
+def looked_up(n: int, index: dtypes = dtypes.int32) -> UOp:
+    return UOp(Ops.LOOKUP, (i.cast(index),), (0.0,) * n, F)
+
+
+def wide_power() -> UOp:
+    x = buffer(2, dtypes.float64).index(i).load()
+    return buffer(3, dtypes.float64).index(i).store(x.alu(Ops.LDEXP, x))
+
+
+def shuffled(order: tuple[int, ...]) -> UOp:
+    x = LANES.load()
+    return UOp(Ops.INDEX, (OUT, i), None, F.vec(4)).store(UOp(Ops.SHUFFLE, (x, x), order))
+
+
 def unclosed() -> UOp:
     return sink(STORE)
 
@@ -213,6 +231,13 @@ BROKEN = [
     (19, "outside", linear(OUT, A, ADDRESS, i, *LIST[4:]), Stage.LINEAR, "does not stand before"),
     (19, "never closed", linear(*LIST, i), Stage.LINEAR, "is not closed"),
     (19, "closed twice", linear(*LIST, END), Stage.LINEAR, "closes none"),
+    (20, "gate", sink(GATED.replace(arg=True).end(i)), Stage.LOOP, "1 gates"),
+    (20, "places", sink(OUT.index(i).store(LOAD_OF_CELL).end(i)), Stage.LOOP, "0 gates"),
+    (21, "fifteen", sink(OUT.index(i).store(looked_up(15)).end(i)), Stage.LOOP, "15 values"),
+    (21, "index", sink(OUT.index(i).store(looked_up(16, dtypes.int64)).end(i)), Stage.LOOP, "int64"),
+    (21, "float64", sink(wide_power().end(i)), Stage.LOOP, "float64"),
+    (22, "lanes", sink(shuffled((0, 1, 2)).end(i)), Stage.LOOP, "(0, 1, 2) of twice 4 lanes"),
+    (22, "beyond", sink(shuffled((0, 1, 2, 8)).end(i)), Stage.LOOP, "(0, 1, 2, 8) of twice 4 lanes"),
 ]
 
 

@@ -2,12 +2,12 @@
 
 In: a SINK of tensor expressions.  Out: the same graph with ``STAGE(x, Level.KERNEL)`` around every value that gets a
 buffer: the roots, and each value for which writing it down is predicted to be cheaper than computing it again wherever
-it is used.  ``split`` then makes a kernel of each.
+it is used.  The pipeline then makes a kernel of each, or of several that share a cascade.
 
 The question is asked from the roots downwards.  An *instance* of a node is a use of it by a kernel at an index; the
-index is known only by the
-loops that each of its axes depends on, which is enough to tell how often the node would be computed there: once for
-every iteration of the loops around the innermost loop that it mentions.  Recompute factors decide, not operator names.
+index is known only by the loops that each of its axes depends on, which is enough to tell how often the node would be
+computed there: once for every iteration of the loops around the innermost loop that it mentions.  Recompute factors
+decide, not operator names.
 
 Never moves a cut that the options ask for: ``fuse_reduce=False`` cuts at every REDUCE, True at none and at no
 broadcast.

@@ -335,7 +335,6 @@ class OpInfo:
 
 
 LOOPS = Stage.LOOP | Stage.REGISTER | Stage.LINEAR
-UP_TO_REGISTER = Stage.TENSOR | Stage.LOOP | Stage.REGISTER  # what decompose removes
 
 
 def _movement(arg: type) -> OpInfo:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
 from uopc.ops import TABLE, AxisType, Flags, Ops, Stage
-from uopc.uop import DType, UOp, format_graph, toposort
+from uopc.uop import DType, UOp, dtypes, format_graph, toposort
 
 # Numbers stay: messages, tests and comments elsewhere name them.
 INVARIANTS = {
@@ -36,6 +36,9 @@ INVARIANTS = {
     18: "a slot is one BUFFER's dtype, or one ALLOC",
     19: "in a LINEAR list a node stands behind its sources, inside exactly the loops that it depends on, and each loop "
     "is closed once, innermost first",
+    20: "a STORE past the caches and a LOAD that fetches ahead are of consecutive elements of a BUFFER, without a gate",
+    21: "a LOOKUP has 16 numbers, an int32 for an index and gives float32; LDEXP is of float32",
+    22: "a SHUFFLE names a lane of its two sources for each of its own",
 }
 
 TILE = (AxisType.UPCAST, AxisType.UNROLL, AxisType.VECTOR)
@@ -145,6 +148,8 @@ def _access(u: UOp) -> Fault | None:
     for g in gates:
         if not g.dtype.is_bool or g.dtype.count not in (1, _lanes(index)):
             return 4, u, f"the gate is {g.dtype!r} for {_lanes(index)} lanes"
+    if u.arg and (gates or index.src[1].dtype.count > 1 or _memory(index).op is not Ops.BUFFER):
+        return 20, u, f"{len(gates)} gates, {index.src[1].dtype.count} addresses in {_memory(index)!r}"
     if u.op is Ops.LOAD:
         if u.dtype.scalar() is not index.dtype.scalar() or u.dtype.count != _lanes(index):
             return 16, u, f"a LOAD of {u.dtype!r} from {_lanes(index)} lanes of {index.dtype.scalar()!r}"
@@ -153,6 +158,23 @@ def _access(u: UOp) -> Fault | None:
     if value.scalar() is not index.dtype.scalar() or value.count not in (1, _lanes(index)):
         return 6, u, f"{value!r} is stored to {_lanes(index)} lanes of {index.dtype.scalar()!r}"
     return None
+
+
+def _lookup(u: UOp) -> Fault | None:
+    numbers = len(u.arg) == 16 and all(isinstance(v, float) for v in u.arg)
+    index, dtype = u.src[0].dtype, u.dtype
+    typed = index.scalar() is dtypes.int32 and dtype.scalar() is dtypes.float32 and index.count == dtype.count
+    return None if numbers and typed else (21, u, f"{len(u.arg)} values, {index!r} to {dtype!r}")
+
+
+def _ldexp(u: UOp) -> Fault | None:
+    return None if u.dtype.scalar() is dtypes.float32 else (21, u, f"it is {u.dtype!r}")
+
+
+def _shuffle(u: UOp) -> Fault | None:
+    lanes = u.dtype.count
+    named = len(u.arg) == lanes and all(0 <= i < 2 * lanes for i in u.arg)
+    return None if named else (22, u, f"{u.arg!r} of twice {lanes} lanes")
 
 
 _CHECKS: dict[Stage, dict[Ops, Check]] = {
@@ -164,6 +186,9 @@ _CHECKS: dict[Stage, dict[Ops, Check]] = {
         Ops.INDEX: _index,
         Ops.LOAD: _access,
         Ops.STORE: _access,
+        Ops.LOOKUP: _lookup,
+        Ops.LDEXP: _ldexp,
+        Ops.SHUFFLE: _shuffle,
     },
 }
 _CHECKS[Stage.REGISTER] = _CHECKS[Stage.LINEAR] = _CHECKS[Stage.LOOP]

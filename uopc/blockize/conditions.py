@@ -71,7 +71,8 @@ def _of(u: UOp, src: list[_Facts]) -> _Facts:
     if u.op in (Ops.BUFFER, Ops.VIEW) and u.dtype.is_float:
         there = frozenset([u.ne(-math.inf)])
         return _Facts(low=there, wild=there)
-    return _Facts(wild=frozenset().union(*(s.wild for s in src)))
+    # of a 0 or an infinity it may make an infinity or NaN
+    return _Facts(wild=frozenset().union(*(s.zero | s.low | s.high | s.wild for s in src)))
 
 
 def _of_bool(u: UOp, src: list[_Facts]) -> _Facts:
@@ -159,4 +160,6 @@ _RULES: dict[Ops, Callable[[UOp, list[_Facts]], _Facts]] = {
     **dict.fromkeys((Ops.LOG, Ops.LOG2), lambda u, src: _Facts(low=src[0].zero, wild=src[0].wild | src[0].zero)),
     Ops.RECIP: lambda u, src: _Facts(wild=src[0].wild | src[0].zero),
     Ops.TANH: lambda u, src: _Facts(zero=src[0].zero),
+    Ops.SQRT: lambda u, src: _Facts(zero=src[0].zero, high=src[0].high, wild=src[0].wild | src[0].low),
+    Ops.ABS: lambda u, src: _Facts(zero=src[0].zero, high=src[0].high | src[0].low, wild=src[0].wild),
 }

@@ -163,8 +163,9 @@ def work(linear: UOp, vector_bytes: int) -> Work:
         elif u.op in (Ops.HREDUCE, Ops.SHUFFLE) or (
             u.op in ALU and u.dtype.scalar() is not dtypes.index and u not in fused
         ):
-            constant = any(s.op is Ops.CONST for s in u.src)  # of a maximum: no NaN, and one instruction
-            each = n * (1.0 if constant else _SLOW.get(u.op, 1.0)) * _registers(u, vector_bytes)
+            # with a number, which is no NaN, it is one instruction
+            bound = u.op in (Ops.MAX, Ops.MIN) and any(s.op is Ops.CONST for s in u.src)
+            each = n * (1.0 if bound else _SLOW.get(u.op, 1.0)) * _registers(u, vector_bytes)
             body.operations += each
             if u.op in _MULTIPLIED or any(x in fused for x in u.src):
                 body.multiplies += each

@@ -17,7 +17,7 @@ from uopc._hot.uses import place_of
 from uopc.ops import ALU, Ops
 from uopc.runtime.device import Device
 from uopc.simplify import linear_in
-from uopc.uop import UOp
+from uopc.uop import UOp, dtypes
 
 # Bytes of a row that are worth it, and of the second-level cache that they may take.
 LEAST_BYTES = 1024
@@ -63,8 +63,11 @@ def _step(loads: list[UOp], around: UOp, machine: Device) -> int:
 def _busiest(readers: Readers, linear: UOp) -> list[UOp]:
     """The LOADs of the loop behind the first that computes most for each of them, if that is enough."""
 
+    def computes(u: UOp) -> bool:
+        return u.op in ALU and u.dtype is not dtypes.index
+
     def work(inside: UOp) -> float:
-        return sum(u.op in ALU and inside in u.ranges for u in linear.src) / len(readers[inside])
+        return sum(computes(u) and inside in u.ranges for u in linear.src) / len(readers[inside])
 
     most = max(list(readers)[1:], key=work)
     return readers[most] if work(most) >= LEAST_WORK else []

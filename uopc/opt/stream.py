@@ -18,22 +18,20 @@ from uopc.ops import Ops
 from uopc.runtime.device import Device
 from uopc.uop import UOp, toposort
 
-# Parts of a cache line that the processor still puts together on their way.
+# The least store that the processor puts together to a whole line on its way.
 HALF_LINE = 32
-
-
-def _bytes(memory: UOp) -> int:
-    return math.prod(memory.arg.shape) * memory.dtype.itemsize
 
 
 def stream(root: UOp, machine: Device) -> UOp:
     """The program with STOREs that pass by the caches."""
     order = toposort(root)
-    memories = {u.arg.slot: u for u in of_ops(order, Ops.BUFFER)}
-    if sum(map(_bytes, memories.values())) <= 2 * machine.l3:
+    sizes: dict[int, int] = {}  # by slot: several nodes may be one memory
+    for u in of_ops(order, Ops.BUFFER):
+        sizes[u.arg.slot] = max(sizes.get(u.arg.slot, 0), math.prod(u.arg.shape) * u.dtype.itemsize)
+    if sum(sizes.values()) <= 2 * machine.l3:
         return root
     least = min(machine.vector_bytes, HALF_LINE)
-    read = {place_of(u) for u in of_ops(order, Ops.LOAD)}
+    read = {place_of(u).arg.slot for u in of_ops(order, Ops.LOAD) if place_of(u).op is Ops.BUFFER}
 
     def streams(u: UOp) -> bool:
         index = u.src[0]
@@ -44,7 +42,7 @@ def stream(root: UOp, machine: Device) -> UOp:
             and least <= index.dtype.itemsize <= machine.vector_bytes
             and index.dtype.scalar() is memory.dtype.scalar()
         )
-        return whole and memory.op is Ops.BUFFER and memory not in read and _bytes(memory) > machine.l2
+        return whole and memory.op is Ops.BUFFER and memory.arg.slot not in read and sizes[memory.arg.slot] > machine.l2
 
     targets = [u for u in of_ops(order, Ops.STORE) if streams(u)]
     return UOp.wrap([root], targets, lambda u: u.replace(arg=True))[0] if targets else root

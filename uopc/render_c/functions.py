@@ -49,7 +49,8 @@ def shuffle(unit: Declarations, order: tuple[int, ...], dtype: DType) -> str:
             "#endif",
         ]
     )
-    return unit.function(f"shuffle_{order[0]}_{order[1]}_{type_name(dtype)}", f"{t} ({t} a, {t} b)", body)
+    name = f"shuffle_{order[0]}_{order[1]}_{zlib.crc32(repr(order).encode()):08x}_{type_name(dtype)}"
+    return unit.function(name, f"{t} ({t} a, {t} b)", body)
 
 
 def select(unit: Declarations, dtype: DType) -> str:
