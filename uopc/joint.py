@@ -123,6 +123,8 @@ def common(stores: list[Store], node: UOp) -> list[Store] | None:
             if u.op is Ops.CASCADE:
                 probe = Probe()
                 found = result_places(results, u, probe.index(space(results)), probe)
+                if not found:
+                    continue  # what it gives is read from memory
                 everywhere = set.intersection(*(set(where) - {None} for where in found.values()))
                 if not all(body.shape[a] == space(results)[a] for a in everywhere for body in results if a is not None):
                     return None
