@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from uopc.ops import ALU, Ops
 from uopc.rangeify.context import power_of_two_below
 from uopc.rangeify.nest import SMALL_STEPS, Nest, trips
+from uopc.rates import CHUNK_WORK
 from uopc.runtime.device import Device
 from uopc.uop import UOp, dtypes, toposort
 
@@ -62,8 +63,6 @@ LINE = 64
 USABLE = 0.75
 # Ways of the cache in front of each level.
 WAYS = {"L2": 8, "L3": 16, "memory": 16}
-# Threads join for more than so many simple element operations.
-CHUNK_WORK = 16384
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from uopc.dtype import dtypes
-from uopc.ops import ALU, MOVEMENT, Level, Ops, Order
+from uopc.ops import ALU, ELEMENTARY, MOVEMENT, Level, Ops, Order
 from uopc.rangeify.movement import reshape_groups
 from uopc.rates import ALU_TIME, BYTE_TIME, CACHED, LAUNCH_TIME, TRANSCENDENTAL
 from uopc.uop import UOp, sink, toposort
@@ -46,23 +46,7 @@ SPLIT_ELEMENTS = 1 << 17
 SPLIT_PART = 1 << 15
 SPLIT_MAX_PARTS = 256
 
-_DEAR = frozenset(
-    {
-        Ops.EXP,
-        Ops.EXP2,
-        Ops.EXPM1,
-        Ops.LOG,
-        Ops.LOG2,
-        Ops.LOG1P,
-        Ops.SIN,
-        Ops.COS,
-        Ops.TAN,
-        Ops.TANH,
-        Ops.ERF,
-        Ops.POW,
-        Ops.FMOD,
-    }
-)
+_DEAR = ELEMENTARY | {Ops.FMOD}
 _WRITTEN = frozenset({Ops.REDUCE, Ops.STAGE, Ops.COMPONENT})
 _CHOICE = frozenset({Ops.STACK, Ops.CAT})
 # Below these, an index is the same one or in another order; below others it may be anything.

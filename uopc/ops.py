@@ -460,6 +460,12 @@ assert set(TABLE) == set(Ops)
 
 MOVEMENT = frozenset(op for op, row in TABLE.items() if row.kind is Kind.MOVEMENT)
 ALU = frozenset(op for op, row in TABLE.items() if row.kind is Kind.ALU)
+# Movement that gives every element of its result from one of its source: it commutes with elementwise ops.
+PLAIN = MOVEMENT - {Ops.PAD, Ops.VIEW}
+# The functions that take many simple operations.
+ELEMENTARY = frozenset(
+    {Ops.EXP, Ops.EXP2, Ops.EXPM1, Ops.LOG, Ops.LOG2, Ops.LOG1P, Ops.SIN, Ops.COS, Ops.TAN, Ops.TANH, Ops.ERF, Ops.POW}
+)
 COMPARE = frozenset({Ops.CMPLT, Ops.CMPLE, Ops.CMPEQ, Ops.CMPNE})
 
 

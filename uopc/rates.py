@@ -6,5 +6,6 @@ from __future__ import annotations
 ALU_TIME = 2.5e-11  # one simple operation on one element, vectorised, on two cores
 BYTE_TIME = 5e-11  # one byte to or from memory
 LAUNCH_TIME = 1e-6
+CHUNK_WORK = 16384  # simple operations on elements that take about as long as a launch: less is no chunk for a thread
 TRANSCENDENTAL = 6.0  # how many simple operations exp, sin, ... take the time of
 CACHED = 0.125  # of the bytes that a recomputation reads, those that caches do not serve

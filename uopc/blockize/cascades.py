@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 
 from uopc.blockize.cascade_cost import Shape, cascade_cost
 from uopc.blockize.cascade_dots import paired
-from uopc.blockize.conditions import PLAIN
 from uopc.blockize.dots import dotted
 from uopc.blockize.limits import Body, bounded
 from uopc.blockize.operands import View, packed_rows
 from uopc.blockize.sizes import Sizes, block_sizes, other_sizes, rows_of
 from uopc.cost import ALIKE, Candidate
-from uopc.ops import ALU, MOVEMENT, KernelInfo, Ops, Order, Tile
+from uopc.ops import ALU, MOVEMENT, PLAIN, KernelInfo, Ops, Order, Tile
 from uopc.rangeify import Opts
 from uopc.rangeify.axes import space
 from uopc.rangeify.context import ZERO, Idx

@@ -15,11 +15,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from uopc.ops import MOVEMENT, Ops
+from uopc.ops import PLAIN, Ops
 from uopc.uop import UOp, format_graph, toposort
 
-# Movement that gives every element of its result from one of its source.
-PLAIN = MOVEMENT - {Ops.PAD, Ops.VIEW}
 # What leaves a reduction unchanged.
 NOTHING = {Ops.MAX: -math.inf, Ops.ADD: 0.0}
 

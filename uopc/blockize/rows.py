@@ -10,21 +10,18 @@ import math
 from dataclasses import replace
 
 from uopc.cost import WEIGHTS, Candidate
-from uopc.ops import ALU, KernelInfo, Ops, Tile
+from uopc.ops import ALU, ELEMENTARY, KernelInfo, Ops, Tile
 from uopc.rangeify import Opts
 from uopc.runtime.device import Device
 from uopc.uop import UOp, toposort
 
-# Operations that take longer than a store to the first- or second-level cache and a load from there.
-DEAR = frozenset(
-    {Ops.EXP, Ops.EXP2, Ops.EXPM1, Ops.LOG, Ops.LOG2, Ops.LOG1P, Ops.SIN, Ops.COS, Ops.TAN, Ops.TANH, Ops.ERF, Ops.POW}
-)
 # The tiles' share of the second-level cache.
 TILE_SHARE = 0.5
 
 
 def _kept(body: UOp) -> list[UOp]:
-    """Values of a whole row that are dear and used more than once, none inside another."""
+    """Values of a whole row that are used more than once, none inside another, and dear: that take longer than a store
+    to the first- or second-level cache and a load from there, as elementary functions do."""
     order = toposort(body)
     users: dict[UOp, int] = {}
     moved: set[UOp] = set()
@@ -41,7 +38,7 @@ def _kept(body: UOp) -> list[UOp]:
     for u in order:
         if u.op not in ALU or u.shape != body.shape or u in moved:
             continue
-        if u.op in DEAR or any(s in dear for s in u.src):
+        if u.op in ELEMENTARY or any(s in dear for s in u.src):
             dear.add(u)
         if u in dear and users.get(u, 0) > 1:
             out.append(u)

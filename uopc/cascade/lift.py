@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from uopc.ops import ALU, MOVEMENT, Ops
+from uopc.ops import ALU, MOVEMENT, PLAIN, Ops
 from uopc.uop import UOp, toposort
 
-# Movement that gives every element of its result from one element of its source: it commutes with elementwise ops.
-PLAIN = MOVEMENT - {Ops.PAD, Ops.VIEW}
 # What a body is read down to: values that other loops compute, and memory.
 LEAVES = frozenset({Ops.REDUCE, Ops.STAGE, Ops.BUFFER, Ops.COMPONENT})
 Moves = tuple[UOp, ...]

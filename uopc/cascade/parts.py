@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from uopc.cascade.lift import PLAIN
-from uopc.ops import ALU, CascadeArg, ComponentArg, Level, Ops, Order, ReduceArg, StateArg
+from uopc.cascade.chain import BLOCK_ROWS
+from uopc.ops import ALU, PLAIN, CascadeArg, ComponentArg, Level, Ops, Order, ReduceArg, StateArg
 from uopc.rangeify import rangeify
 from uopc.rangeify.positions import Probe, bodies_of
 from uopc.uop import UOp, toposort
@@ -23,9 +23,8 @@ ENOUGH_BLOCKS = 16
 MOST_PARTS = 64
 # The least that a part holds of the axis: a state is then merged at a small part of what it took to make.
 LEAST_PART = 1024
-# Fewer rows than this have a block each; of more, so many stand in one.
+# Fewer rows than this have a block each; of more, BLOCK_ROWS stand in one.
 LEAST_ROWS = 8
-BLOCK_ROWS = 32
 
 
 def parts_of(rows: tuple[int, ...], length: int) -> int:

@@ -37,17 +37,12 @@ from uopc.decompose.power import pow
 from uopc.decompose.rounding import abs_, ceil, floor, recip, round_, trunc
 from uopc.decompose.trigonometric import cos, sin, tan
 from uopc.dtype import dtypes
-from uopc.ops import ALU, COMPARE, Ops
+from uopc.ops import ALU, COMPARE, ELEMENTARY, Ops
 from uopc.uop import UOp, toposort
 
 __all__ = ["decompose", "legal_after"]
 
-LIBM = frozenset(
-    {
-        Ops.EXP, Ops.EXP2, Ops.EXPM1, Ops.LOG, Ops.LOG2, Ops.LOG1P, Ops.SIN, Ops.COS, Ops.TAN, Ops.TANH, Ops.ERF,
-        Ops.POW, Ops.FMOD,
-    }
-)  # fmt: skip
+LIBM = ELEMENTARY | {Ops.FMOD}
 BITWISE = frozenset({Ops.AND, Ops.OR, Ops.XOR})
 ORDERED = frozenset({Ops.ADD, Ops.MUL, Ops.MAX, Ops.MIN}) | COMPARE
 

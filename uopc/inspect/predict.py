@@ -11,13 +11,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from uopc.cost import LAUNCH
 from uopc.inspect.roofline import Rates, Roofline
 from uopc.inspect.streams import LINE
 from uopc.inspect.work import Body, Work
 from uopc.pipeline import Kernel
-
-# Seconds of starting a kernel in a plan, alone and where other threads join.
-LEAST_LAUNCH = {False: 1e-7, True: 6e-7}
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ def predict(done: Work, kernel: Kernel, roof: Roofline, since: Mapping[int, int]
         computing[bound] = computing.get(bound, 0.0) + costs[bound] * uneven
     levels = {a.slot: roof.level((since or {}).get(a.slot, done.read + done.written), threads) for a in done.arguments}
     slower = max(computing, _moving(done, rates, levels), key=lambda taken: sum(taken.values()))
-    seconds = max(rates.launch, LEAST_LAUNCH[threads > 1]) + sum(slower.values())
+    seconds = max(rates.launch, LAUNCH[threads > 1]) + sum(slower.values())
     moved = {"L1": (done.loaded + done.tiles_loaded, done.stored + done.tiles_stored)}
     for a in done.arguments:
         read, written = moved.get(levels[a.slot], (0, 0))

@@ -7,7 +7,7 @@ the columns of a narrow block, waits for each cache line as if the lines came in
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -15,23 +15,12 @@ from typing import Any
 import numpy as np
 
 from uopc.count import evaluate, memory_of
+from uopc.rangeify.nest import statements
 from uopc.uop import Ops, UOp, toposort
 
 LINE = 64  # bytes that memory moves at a time
 PAGE = 4096  # bytes: what is further on may lie anywhere, and lines that lie so far apart share their place in L1
 STREAMS = 16  # walks that a processor keeps apart
-
-
-def statements(linear: UOp) -> Iterator[tuple[UOp, UOp | None]]:
-    """Each statement with the loop right around it."""
-    loops: list[UOp] = []
-    for u in linear.src:
-        if u.op is Ops.RANGE:
-            loops.append(u)
-        elif u.op is Ops.END:
-            loops.pop()
-        else:
-            yield u, loops[-1] if loops else None
 
 
 def unforeseen_in(linear: UOp) -> set[UOp]:
@@ -46,7 +35,9 @@ def unforeseen_in(linear: UOp) -> set[UOp]:
 def jumping(linear: UOp) -> set[UOp]:
     """The BUFFERs that are walked through in runs shorter than a page, and that are larger than one."""
     groups: dict[tuple[UOp, tuple[int, ...], tuple[int, ...]], list[tuple[int, int]]] = {}
-    for u, loops in _accesses(linear):
+    for u, loops in statements(linear):
+        if u.op not in (Ops.LOAD, Ops.STORE) or u.src[0].op is not Ops.INDEX:
+            continue
         memory, index = memory_of(u.src[0]), u.src[0].src[1]
         if memory.op is not Ops.BUFFER or memory.dtype.itemsize * math.prod(memory.arg.shape) <= PAGE:
             continue
@@ -76,19 +67,7 @@ class _Place:
     lane: int
 
 
-def _accesses(linear: UOp) -> Iterator[tuple[UOp, list[UOp]]]:
-    """Loads and stores, with the loops around them."""
-    loops: list[UOp] = []
-    for u in linear.src:
-        if u.op is Ops.RANGE:
-            loops.append(u)
-        elif u.op is Ops.END:
-            loops.pop()
-        elif u.op in (Ops.LOAD, Ops.STORE) and u.src[0].op is Ops.INDEX:
-            yield u, list(loops)
-
-
-def _place(index: UOp, loops: list[UOp]) -> _Place | None:
+def _place(index: UOp, loops: Sequence[UOp]) -> _Place | None:
     """None where memory is asked."""
     order = toposort(index)
     if any(u.op is Ops.LOAD for u in order):

@@ -8,12 +8,14 @@ kernel.  Nothing here knows any particular kernel.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from uopc.count import count, memory_of, times
-from uopc.inspect.streams import LINE, conflicting, jumping, statements, unforeseen_in
+from uopc.inspect.streams import LINE, conflicting, jumping, unforeseen_in
 from uopc.ops import ALU, AxisType
+from uopc.rangeify.nest import statements
 from uopc.uop import Ops, UOp, dtypes
 
 # Operations in units of the simplest: a division or square root keeps its unit busy, and a BITCAST is no instruction.
@@ -135,7 +137,7 @@ def work(linear: UOp, vector_bytes: int) -> Work:
     fused, unforeseen = _fused(linear), unforeseen_in(linear)
     arguments: dict[UOp, Argument] = {}
     bodies: dict[UOp | None, Body] = {}
-    for u, loop in statements(linear):
+    for u, loop in _innermost(linear):
         body, n = bodies.setdefault(loop, Body()), runs[u]
         if u.op in (Ops.LOAD, Ops.STORE):
             place, value = u.src[0], u if u.op is Ops.LOAD else u.src[1]
@@ -169,7 +171,7 @@ def work(linear: UOp, vector_bytes: int) -> Work:
             body.operations += each
             if u.op in _MULTIPLIED or any(x in fused for x in u.src):
                 body.multiplies += each
-    turns = {loop: runs[u] for u, loop in reversed(list(statements(linear)))}
+    turns = {loop: runs[u] for u, loop in reversed(list(_innermost(linear)))}
     for loop, longest in _chains(linear, fused).items():
         bodies.setdefault(loop, Body()).chain = turns[loop] * longest
     for loop, body in bodies.items():
@@ -191,13 +193,18 @@ def _access(value: UOp, place: UOp, lanes: int, vector_bytes: int) -> float:
     return _NARROW if value.dtype.itemsize * 2 <= vector_bytes and registers == 1 else registers
 
 
+def _innermost(linear: UOp) -> Iterator[tuple[UOp, UOp | None]]:
+    """Each statement with the loop right around it."""
+    return ((u, loops[-1] if loops else None) for u, loops in statements(linear))
+
+
 def _chains(linear: UOp, fused: set[UOp]) -> dict[UOp | None, float]:
     """For each loop the longest way from what an iteration reads of the one before to what it leaves for the next, in
     units of an FMA's latency."""
     out: dict[UOp | None, float] = {}
     depth: dict[UOp, float] = {}  # of values that wait for a cell, within the loop around
     cells: dict[tuple[UOp | None, UOp], None] = {}
-    for u, loop in statements(linear):
+    for u, loop in _innermost(linear):
         if loop is None or u.op in (Ops.INDEX, Ops.AFTER):
             continue
         if u.op is Ops.LOAD:

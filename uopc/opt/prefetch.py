@@ -15,6 +15,7 @@ from itertools import pairwise
 
 from uopc._hot.uses import place_of
 from uopc.ops import ALU, Ops
+from uopc.rangeify.nest import statements
 from uopc.runtime.device import Device
 from uopc.simplify import linear_in
 from uopc.uop import UOp, dtypes
@@ -34,13 +35,8 @@ def _readers(linear: UOp, machine: Device) -> dict[tuple[int, UOp], Readers]:
     """For each large memory that is only read and each loop: its LOADs of whole vectors in the loops inside."""
     written = {place_of(u).arg.slot for u in linear.src if u.op is Ops.STORE and place_of(u).op is Ops.BUFFER}
     found: dict[tuple[int, UOp], Readers] = {}
-    loops: list[UOp] = []
-    for u in linear.src:
-        if u.op is Ops.RANGE:
-            loops.append(u)
-        elif u.op is Ops.END:
-            loops.pop()
-        elif u.op is Ops.LOAD and len(u.src) == 1 and u.dtype.count > 1 and u.src[0].src[1].dtype.count == 1:
+    for u, loops in statements(linear):
+        if u.op is Ops.LOAD and len(u.src) == 1 and u.dtype.count > 1 and u.src[0].src[1].dtype.count == 1:
             memory = place_of(u)
             large = math.prod(memory.arg.shape) * memory.dtype.itemsize > machine.l2
             if memory.op is Ops.BUFFER and large and memory.arg.slot not in written:

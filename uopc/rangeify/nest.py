@@ -7,7 +7,7 @@ off.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from uopc.ops import AxisType, Ops
@@ -101,3 +101,15 @@ def _register_size(u: UOp) -> int:
     if u.dtype.is_bool or u.dtype in (dtypes.index, dtypes.void):
         return 1
     return 4 if u.dtype.is_half else u.dtype.itemsize
+
+
+def statements(linear: UOp) -> Iterator[tuple[UOp, tuple[UOp, ...]]]:
+    """Each statement of a LINEAR list with the loops around it, outermost first."""
+    loops: tuple[UOp, ...] = ()
+    for u in linear.src:
+        if u.op is Ops.RANGE:
+            loops = (*loops, u)
+        elif u.op is Ops.END:
+            loops = loops[:-1]
+        else:
+            yield u, loops

@@ -10,13 +10,11 @@ from uopc._hot.graph import of_ops
 from uopc._hot.text import SHIFT, Code
 from uopc._hot.uses import INLINE, UNUSED, Uses
 from uopc.ops import ALU, AxisType, Ops
+from uopc.rates import CHUNK_WORK
 from uopc.render_c.memory import Memory, Place
 from uopc.render_c.types import Declarations
 from uopc.uop import UOp
 
-# Work below which an iteration is not worth a chunk of its own: about what a launch costs, in simple element
-# operations.
-CHUNK_WORK = 16384
 # More chunks than this buy no balance and cost their launches.
 MAX_CHUNKS = 256
 # How deep an expression may nest before a part of it gets a name: C compilers promise 127 parentheses and recurse on
