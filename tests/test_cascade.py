@@ -110,6 +110,25 @@ def test_layers_are_cascades_of_cascades():
     assert len(made) == 2 and len({c.id for c in made}) == 2
 
 
+def test_more_reductions_than_a_cascade_holds_are_planned():
+    """The first sixteen are one; what uses all of them is none."""
+    s = scores(m=32) / 8
+    total = s.sum(-1, keepdim=True)
+    for _ in range(20):
+        total = (s * total).sum(-1, keepdim=True)
+    assert [len(c.components) for c in cascades(total)] == [16]
+    assert is_right(total)
+
+
+def test_a_sum_doubled_many_times_is_looked_at_once():
+    """Whether a body is below 0 somewhere is asked of each node, not along each path to it: here are 2**60."""
+    weights = Tensor(draw(N, M)).exp()
+    for _ in range(60):
+        weights = (weights + weights) * 0.5
+    (made,) = cascades((scores().softmax(-1) * weights) @ values())
+    assert len(made.components) == 3
+
+
 def test_cascade_is_pure_and_repeatable():
     root = sink(attention().uop)
     before = list(toposort(root))

@@ -9,10 +9,10 @@ import numpy as np
 
 from uopc.cascade.factors import Parts, as_product, as_sum
 from uopc.cascade.frame import Body, Frame, Refused, members_in
-from uopc.cascade.lift import lifted, without_addends, without_factors, without_terms
+from uopc.cascade.lift import lifted, operations, without_addends, without_factors, without_terms
 from uopc.cascade.samples import Samples, evaluate, start
 from uopc.dtype import dtypes
-from uopc.ops import Ops, identity
+from uopc.ops import ALU, Ops, identity
 from uopc.uop import DType, UOp
 
 INF = float("inf")
@@ -107,17 +107,21 @@ class Piece:
 
 def nonnegative(u: UOp) -> bool:
     """Whether a lifted value is never below 0, as its form tells."""
-    if u.op in (Ops.EXP, Ops.EXP2, Ops.ABS, Ops.SQRT):
-        return True
-    if u.op is Ops.CONST:
-        return bool(u.arg >= 0)
-    if u.op is Ops.MUL and u.src[0] is u.src[1]:
-        return True
-    if u.op is Ops.MAX:
-        return any(map(nonnegative, u.src))
-    if u.op in (Ops.ADD, Ops.MUL, Ops.DIV, Ops.MIN, Ops.CAST, Ops.WHERE):
-        return all(map(nonnegative, u.src[1:] if u.op is Ops.WHERE else u.src))
-    return False
+    known: dict[UOp, bool] = {}
+    for v in operations(u):
+        src = [known[s] for s in v.src] if v.op in ALU else []
+        if v.op in (Ops.EXP, Ops.EXP2, Ops.ABS, Ops.SQRT):
+            known[v] = True
+        elif v.op is Ops.CONST:
+            known[v] = bool(v.arg >= 0)
+        elif v.op is Ops.MAX:
+            known[v] = any(src)
+        elif v.op in (Ops.ADD, Ops.MUL, Ops.DIV, Ops.MIN, Ops.CAST, Ops.WHERE):
+            same = v.op is Ops.MUL and v.src[0] is v.src[1]
+            known[v] = same or all(src[1:] if v.op is Ops.WHERE else src)
+        else:
+            known[v] = False
+    return known[u]
 
 
 def _wider(a: UOp, b: UOp, op: Ops) -> UOp:

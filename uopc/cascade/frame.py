@@ -91,7 +91,7 @@ class Frame:
                 stack.pop()
                 continue
             if len(self.bodies) > MAX_MEMBERS:
-                self.members = [last]
+                self.members, self.bodies = [last], {last: self.bodies[last]}
                 return
             inner = [m for m in self.bodies[u].reductions if self._follows(m)]
             for m in inner:
