@@ -290,7 +290,7 @@ def test_out_of_several_results():
     np.testing.assert_array_equal(out[0], a + b)
     np.testing.assert_array_equal(out[1]["minus"], a - b)
     one = np.empty(5, "f")
-    both(a, b, out=(one, one))  # as NumPy: the last one written stays
+    both(a, b, out=(one, {"minus": one}))  # as NumPy: the last one written stays
     np.testing.assert_array_equal(one, a - b)
 
 
@@ -305,6 +305,18 @@ def test_out_that_does_not_fit():
         add(a, a, out=Tensor.empty(5))
     with pytest.raises(ValueError, match="out has 2"):
         add(a, a, out=(np.empty(5, "f"), np.empty(5, "f")))
+    several = jit(lambda a: (a, 3, {"n": 1, "plus": a + 1, "minus": a - 1}))
+    one, two, three = (np.empty(5, "f") for _ in range(3))
+    several(a, out=[one, {"minus": two, "plus": three}])  # by key, without what is no Tensor
+    np.testing.assert_array_equal([one, two, three], [a, a - 1, a + 1])
+    for out, text in (
+        ((one, two, three), r"3 arrays where the function returns 2"),
+        ((one, {"minus": two}), r"\['minus'\] where the function returns a dict of \['plus', 'minus'\]"),
+        ((one, [two, three]), r"a list where the function returns a dict"),
+        ({"minus": two, "plus": three}, r"a dict where the function returns 2"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            several(a, out=out)
     fixed = np.empty(5, "f")
     fixed.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from uopc._hot.call import Captured, Function, Guard, Leaf, Mark, View, flatten, result_leaves, set_tensor_type
+from uopc._hot.call import Captured, Function, Guard, Leaf, Mark, View, flatten, set_tensor_type
 from uopc.dtype import DType, dtypes, from_numpy, to_dtype
 from uopc.ops import Level, Ops, ViewArg
 from uopc.options import Options, _scoped, current, environment
 from uopc.runtime.capture import CaptureError, Recording, is_recording, recording
-from uopc.runtime.state import MAX_GUARDS, TooMuchState, Walk, foreign_random_state
+from uopc.runtime.state import Unwatchable, Walk, foreign_random_state
 from uopc.runtime.storage import new_buffer, placeholder
 from uopc.tensor import Tensor, interop
 from uopc.tensor.random import next_key
@@ -67,11 +67,10 @@ class Jit(Function):
         if is_recording():
             return self._inline(args, kwargs, out)
         leaves = [_normal(x) for x in flatten(args, kwargs)]
-        outs = None if out is None else result_leaves(out)
-        served = self.try_leaves(leaves, outs)
+        served = self.try_leaves(leaves, out)
         if served is None:
             self.add(_capture(self.__wrapped__, args, kwargs, leaves, self.ambient()))
-            served = self.try_leaves(leaves, outs)
+            served = self.try_leaves(leaves, out)
         if served is None:
             raise CaptureError(
                 f"what {_name(self.__wrapped__)} reads was changed by another thread while it was captured"
@@ -102,7 +101,7 @@ def jit(fn: Callable[..., Any]) -> Jit:
     Results: what ``fn`` returns with NumPy arrays in place of Tensors, if the data of the call were arrays alone
     (bfloat16 then as float32); Tensors if there was a Tensor among them, or no data at all.  Results are new memory:
     they share none with arguments, temporaries or each other.  ``out=`` takes an array for each result, in the same
-    structure, to write to; it is what is then returned.  It may be an argument, too.
+    structure without what is no Tensor, to write to; it is what is then returned.  It may be an argument, too.
 
     Random numbers are new at each call, and the same that an uncaptured ``fn`` would draw.
 
@@ -275,6 +274,11 @@ class _Results:
             return self.tree[0] if self.tree[0] in (tuple, list) else self._built
         return self._built
 
+    def unpacked(self, out: Any) -> list[Any]:
+        """The arrays of ``out``, which has the structure of the result without its constants, in the order of
+        ``roots``.  ValueError where it has another."""
+        return _unpacked(self.tree, out)
+
     def _built(self, arrays: list[Any]) -> Any:
         if self.as_tensors:
             arrays = [_tensor(a, d) for a, d in zip(arrays, self.dtypes)]
@@ -319,6 +323,28 @@ def _placed(tree: Any, values: list[Any]) -> Any:
     return items if tree[0] is list else tuple(items) if tree[0] is tuple else tree[0](*items)
 
 
+def _unpacked(tree: Any, out: Any) -> list[Any]:
+    if type(tree) is int:
+        if isinstance(out, (tuple, list, dict)) and len(out) != 1:
+            raise ValueError(f"out has {len(out)} arrays where the function returns 1")
+        return [out[0] if isinstance(out, (tuple, list)) else out]
+    if tree[0] is dict:
+        parts = {key: part for key, part in zip(tree[1], tree[2]) if _has_arrays(part)}
+        if not isinstance(out, dict) or out.keys() != parts.keys():
+            given = list(out) if isinstance(out, dict) else f"a {type(out).__name__}"
+            raise ValueError(f"out has {given} where the function returns a dict of {list(parts)}")
+        return [array for key, part in parts.items() for array in _unpacked(part, out[key])]
+    parts = [part for part in tree[1] if _has_arrays(part)]
+    if not isinstance(out, (tuple, list)) or len(out) != len(parts):
+        given = f"{len(out)} arrays" if isinstance(out, (tuple, list)) else f"a {type(out).__name__}"
+        raise ValueError(f"out has {given} where the function returns {len(parts)}")
+    return [array for part, item in zip(parts, out) for array in _unpacked(part, item)]
+
+
+def _has_arrays(tree: Any) -> bool:
+    return type(tree) is int or (isinstance(tree, tuple) and bool(tree) and any(map(_has_arrays, tree[-1])))
+
+
 def _tensor(array: np.ndarray[Any, Any], dtype: DType) -> Tensor:
     flat = array if array.ndim == 1 else array.reshape(-1)
     return Tensor._of(new_buffer(dtype, array.shape, flat))
@@ -338,17 +364,17 @@ def _capture(
     made = [_leaf(x) for x in leaves]
     data = [leaf for leaf, _, _ in made if leaf.is_memory]
     as_tensors = not data or any(leaf.is_tensor for leaf in data)
-    guards = _watched(fn, [x for x, (leaf, _, _) in zip(leaves, made) if not leaf.is_memory])
-    random_state = foreign_random_state()
+    walk = _watched(fn, [x for x, (leaf, _, _) in zip(leaves, made) if not leaf.is_memory])
+    random_state = foreign_random_state(walk.generators)
     new_args, new_kwargs = _rebuilt(args, kwargs, iter([given for _, given, _ in made]))
     with recording() as recorded:
         returned = fn(*new_args, **new_kwargs)
-    _refuse_side_effects(fn, guards, random_state)
+    _refuse_side_effects(fn, walk, random_state)
     results = _Results(returned, as_tensors)
     if not results.roots:
         raise CaptureError(f"{_name(fn)} returned no Tensor, and what else it does would be done once only")
     buffers = {buffer: k for k, (_, _, buffer) in enumerate(made) if buffer is not None}
-    return _compiled(results, [leaf for leaf, _, _ in made], buffers, recorded, guards, ambient)
+    return _compiled(results, [leaf for leaf, _, _ in made], buffers, recorded, walk.guards, ambient)
 
 
 def _compiled(
@@ -403,6 +429,7 @@ def _compiled(
         copies,
         [place[r] for r in results.roots],
         results.finish(),
+        results.unpacked,
         made.run_loudly if environment().debug else None,
         _Checks([(place[low], place[high], n, text) for low, high, n, text in checks]) if checks else None,
     )
@@ -410,30 +437,27 @@ def _compiled(
     return captured
 
 
-def _watched(fn: Callable[..., Any], values: list[Any]) -> list[Guard]:
-    """Guards on all that ``fn`` can reach, and on the objects among its arguments."""
+def _watched(fn: Callable[..., Any], values: list[Any]) -> Walk:
+    """All that ``fn`` can reach, and the objects among its arguments."""
     walk = Walk(Tensor)
     try:
         walk.visit(fn, _name(fn))
         for x in values:
             if not isinstance(x, Mark):
-                walk.visit(x, f"an argument of type {type(x).__name__}")
-    except TooMuchState:
-        raise CaptureError(
-            f"{_name(fn)} reaches more than {MAX_GUARDS} values besides its arguments, too many to watch for changes; "
-            "pass what it needs as arguments"
-        ) from None
-    return walk.guards
+                walk.visit_direct(x, f"an argument of type {type(x).__name__}")
+    except Unwatchable as reason:
+        raise CaptureError(f"{_name(fn)} reaches {reason}; pass what it needs as arguments") from None
+    return walk
 
 
-def _refuse_side_effects(fn: Callable[..., Any], guards: list[Guard], random_state: tuple[Any, ...]) -> None:
-    changed = next((guard for guard in guards if not guard.holds()), None)
+def _refuse_side_effects(fn: Callable[..., Any], walk: Walk, random_state: tuple[Any, ...]) -> None:
+    changed = next((guard for guard in walk.guards if not guard.holds()), None)
     if changed is not None:
         raise CaptureError(
             f"{_name(fn)} changes {changed.where} while it runs, which a captured function would do once only; return "
             "the new value instead"
         )
-    if foreign_random_state() != random_state:
+    if foreign_random_state(walk.generators) != random_state:
         raise CaptureError(
             f"{_name(fn)} draws random numbers from Python or NumPy, which would be the same ones at each call; use "
             "Tensor.rand and its like, or pass them as arguments"

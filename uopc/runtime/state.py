@@ -1,15 +1,22 @@
 """What a Python function reads besides its arguments, as Guards that can be checked at every later call.
 
 The walk starts at the function's closure, defaults and the globals that its code names, and follows what it finds
-there: other Python functions, lists and dicts, objects' attributes and their classes, modules of the user.  It does not
+there: other Python functions, containers, objects' attributes and their classes, modules of the user.  It does not
 follow what belongs to the standard library, NumPy or uopc, nor what no code can see: state inside C objects, files, the
-clock.
+clock.  Generators of random numbers it lists, so that whether they were drawn from can be told.
 """
 
 from __future__ import annotations
 
+import array
+import dis
+import os
 import sys
 import types
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from io import IOBase
 from typing import Any
 
 import numpy as np
@@ -19,26 +26,33 @@ from uopc._hot.call import Function, Guard
 MAX_GUARDS = 4096
 MAX_CONTENTS = 1 << 20  # bytes of an array whose contents are compared; larger ones are known by identity and shape
 _FOREIGN = frozenset({"numpy", "uopc", "builtins", *sys.stdlib_module_names}) - {"__main__"}
+_STANDARD_LIBRARY = os.path.dirname(os.__file__)
+_BYTES = (bytearray, memoryview, array.array)
+_NAMESPACES = ("types.SimpleNamespace", "argparse.Namespace", "collections.UserDict", "collections.UserList")
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice)
 
 
-class TooMuchState(Exception):
-    """More than MAX_GUARDS values are reachable."""
+class Unwatchable(Exception):
+    """What is reachable cannot be watched for changes; the text says why."""
 
 
 class Walk:
-    """guards: what was found; `tensor` is the class of Tensors, whose graph is watched."""
+    """guards: what was found; generators: those of random numbers.
+
+    tensor: the class of Tensors, whose graph is watched.
+    """
 
     def __init__(self, tensor: Any) -> None:
         self.tensor = tensor
         self.guards: list[Guard] = []
+        self.generators: list[Any] = []
         self.seen: dict[int, Any] = {}
         self.names: set[str] = set()
 
     def add(self, kind: str, owner: Any, key: Any, value: Any, where: str) -> None:
         """A guard, and what lies behind its value."""
         if len(self.guards) >= MAX_GUARDS:
-            raise TooMuchState
+            raise Unwatchable(f"more than {MAX_GUARDS} values besides its arguments, too many to watch for changes")
         self.guards.append(Guard(kind, owner, key, value, where))
 
     def visit(self, x: Any, where: str) -> None:
@@ -58,21 +72,37 @@ class Walk:
         elif isinstance(x, np.ndarray):
             contents = x.tobytes() if x.nbytes <= MAX_CONTENTS and not x.dtype.hasobject else None
             self.add("array", x, (x.shape, x.strides), contents, f"the contents of {where}")
-        elif isinstance(x, (list, tuple)):
-            if isinstance(x, list):
-                self.add("items", x, None, tuple(x), where)
-            for i, item in enumerate(x):
-                self.visit(item, f"{where}[{i}]")
-        elif isinstance(x, dict):
-            self.add("keys", x, None, tuple(x), where)
-            self.mapping(x, where, "{}[{!r}]", list(x))
         elif isinstance(x, types.ModuleType):
             if not _foreign(x.__name__):
                 self.mapping(vars(x), where, "{}.{}", [n for n in sorted(self.names) if n in vars(x)])
         elif isinstance(x, type):
             self.klass(x, where)
+        elif isinstance(x, types.BuiltinMethodType):
+            self.visit(x.__self__, where)
+        elif _is_random(x):
+            self.generators.append(x)
         else:
+            self.contents(x, where)
             self.instance(x, where)
+
+    def visit_direct(self, x: Any, where: str) -> None:
+        """As visit, for what the function itself names: an iterator would be read when captured, and never again."""
+        if _is_iterator(x):
+            raise Unwatchable(f"{where}, an iterator, whose next item would be that of the first call at every call")
+        self.visit(x, where)
+
+    def contents(self, x: Any, where: str) -> None:
+        """What a container holds."""
+        if isinstance(x, dict):
+            self.add("keys", x, None, tuple(x), where)
+            self.mapping(x, where, "{}[{!r}]", list(x))
+        elif isinstance(x, (list, tuple, set, frozenset, deque)):
+            if not isinstance(x, (tuple, frozenset)):
+                self.add("items", x, None, tuple(x), where)
+            for i, item in enumerate(x):
+                self.visit(item, f"{where}[{i}]")
+        elif isinstance(x, _BYTES):
+            self.add("bytes", x, None, memoryview(x).tobytes(), f"the contents of {where}")
 
     def mapping(self, x: dict[Any, Any], where: str, spelling: str, keys: list[Any]) -> None:
         """Values of a dict."""
@@ -91,7 +121,7 @@ class Walk:
             except ValueError:  # not assigned yet
                 continue
             self.add("cell", cell, None, value, name)
-            self.visit(value, name)
+            self.visit_direct(value, name)
         self.add("attribute", f, "__code__", f.__code__, where)
         for attribute in ("__defaults__", "__kwdefaults__"):
             value = getattr(f, attribute)
@@ -102,8 +132,11 @@ class Walk:
         self.names |= names
         for name in sorted(names):
             if name in f.__globals__:
-                self.add("item", f.__globals__, name, f.__globals__[name], name)
-                self.visit(f.__globals__[name], name)
+                value = f.__globals__[name]
+                self.add("item", f.__globals__, name, value, name)
+                if _is_iterator(value) and name not in _globals(f.__code__):
+                    continue  # an attribute of the same name
+                self.visit_direct(value, name)
 
     def klass(self, x: type, where: str) -> None:
         """Attributes and methods of a class and of those it inherits from."""
@@ -121,15 +154,16 @@ class Walk:
 
     def instance(self, x: Any, where: str) -> None:
         """Attributes of an object."""
-        self.visit(type(x), type(x).__name__)
-        if type(x).__module__ == "functools" and hasattr(x, "func"):  # partial
-            for part in (x.func, x.args, x.keywords):
-                self.visit(part, where)
-        elif not _foreign(type(x).__module__):
+        kind = type(x)
+        self.visit(kind, kind.__name__)
+        if kind.__module__ == "functools":
+            for name in ("func", "args", "keywords", "__wrapped__"):  # partial, cached_property, lru_cache
+                self.visit(getattr(x, name, None), where)
+        elif not _foreign(kind.__module__) or f"{kind.__module__}.{kind.__name__}" in _NAMESPACES:
             if isinstance(getattr(x, "__dict__", None), dict):
                 self.add("keys", vars(x), None, tuple(vars(x)), where)
                 self.mapping(vars(x), where, "{}.{}", list(vars(x)))
-            for cls in type(x).__mro__:
+            for cls in kind.__mro__:
                 slots = cls.__dict__.get("__slots__", ())
                 for name in (slots,) if isinstance(slots, str) else slots:
                     if hasattr(x, name) and not name.startswith("__"):
@@ -138,7 +172,22 @@ class Walk:
 
 
 def _foreign(module: str | None) -> bool:
-    return module is None or module.partition(".")[0] in _FOREIGN
+    top = (module or "builtins").partition(".")[0]
+    if top not in _FOREIGN:
+        return False
+    file = getattr(sys.modules.get(top), "__file__", None)  # a user's module may have a standard one's name
+    return top in ("numpy", "uopc") or file is None or file.startswith(_STANDARD_LIBRARY)
+
+
+def _is_iterator(x: Any) -> bool:
+    """Whether reading x changes it, in a way that nothing shows; files are known not to be watched."""
+    return isinstance(x, Iterator) and _foreign(type(x).__module__) and not isinstance(x, IOBase)
+
+
+def _is_random(x: Any) -> bool:
+    return type(x).__module__.startswith("numpy.random") or (
+        "random" in sys.modules and isinstance(x, sys.modules["random"].Random)
+    )
 
 
 def _names(code: types.CodeType) -> set[str]:
@@ -150,9 +199,23 @@ def _names(code: types.CodeType) -> set[str]:
     return names
 
 
-def foreign_random_state() -> tuple[Any, ...]:
-    """The state of Python's and NumPy's global random numbers, which a captured function must not draw from."""
+def _globals(code: types.CodeType) -> set[str]:
+    """The names of globals alone."""
+    names = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return names.union(*(_globals(c) for c in code.co_consts if isinstance(c, types.CodeType)))
+
+
+def foreign_random_state(generators: list[Any]) -> tuple[Any, ...]:
+    """The state of Python's and NumPy's random numbers, which a captured function must not draw from: of the global
+    ones, and of these generators.
+    """
     state: list[Any] = []
+    for x in generators:
+        if hasattr(x, "getstate"):
+            with suppress(NotImplementedError):  # SystemRandom
+                state.append(x.getstate())
+        else:
+            state.append(repr(getattr(getattr(x, "bit_generator", getattr(x, "_bit_generator", x)), "state", None)))
     if "random" in sys.modules:
         state.append(sys.modules["random"].getstate())
     if "numpy.random" in sys.modules:

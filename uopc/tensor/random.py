@@ -18,7 +18,7 @@ import numpy as np
 
 from uopc.dtype import DType, dtypes, to_dtype
 from uopc.ops import Ops
-from uopc.runtime.capture import is_recording, note_key
+from uopc.runtime.capture import CaptureError, is_recording, note_key
 from uopc.runtime.storage import new_buffer
 from uopc.tensor.core import as_dtype
 from uopc.tensor.shapes import Shape, counter, expand, integer, reshape, sizes
@@ -47,8 +47,13 @@ class _State:
 def manual_seed(seed: int) -> None:
     """Start the random numbers over: the same seed gives the same numbers, call by call.
 
-    Without it the seed is random.
+    Without it the seed is random.  CaptureError inside a captured function, where it would be done once only.
     """
+    if is_recording():
+        raise CaptureError(
+            "uopc.manual_seed was called by a function that is being captured, which would start its random numbers "
+            "over at the first call only; call it before the captured function"
+        )
     number = integer(seed, "a seed") & 0xFFFFFFFFFFFFFFFF
     _State.key, _State.calls = (number & _MASK, number >> 32), itertools.count()
 

@@ -63,6 +63,7 @@ cdef class Captured:
     copies follow the results of the plan, and have entries in `outs`.
     results: for each leaf of the result, its result slot.
     finish: makes of the list of the results' arrays what the function returns, or None for one array as it is.
+    unpack: the arrays of an `out` that is no array itself, in the order of `results`.
     loud: runs the plan on the list of all addresses in place of the native plan, or None.
     verify: called with the arrays of all result slots after each run, to raise, or None.
     """
@@ -70,7 +71,7 @@ cdef class Captured:
     cdef list leaves, guards
     cdef readonly NativePlan plan
     cdef readonly tuple results
-    cdef object ambient, finish, draw, loud, verify
+    cdef object ambient, finish, unpack, draw, loud, verify
     cdef tuple outs, keep, copies, draws
     cdef int n_inputs, n_draws, n_plan_outs
     cdef bint distinct
@@ -78,13 +79,13 @@ cdef class Captured:
 
     def __init__(
         self, list leaves, list guards, ambient, NativePlan plan, inputs, draws, int n_draws, draw, outs, copies,
-        results, finish, loud=None, verify=None
+        results, finish, unpack, loud=None, verify=None
     ):
         cdef int slot
         self.leaves, self.guards, self.ambient, self.plan = leaves, guards, ambient, plan
         self.draws, self.n_draws, self.draw = tuple(draws), n_draws, draw
         self.outs, self.results, self.finish = tuple(outs), tuple(results), finish
-        self.loud, self.verify = loud, verify
+        self.unpack, self.loud, self.verify = unpack, loud, verify
         self.copies = tuple(copies)
         self.n_plan_outs = <int>(len(self.outs) - len(self.copies))
         self.distinct = self.results == tuple(range(len(self.results)))
@@ -305,17 +306,17 @@ cdef class Function:
         out = kwargs.pop("out", None) if kwargs else None
         if capturing == 0:
             leaves = args if not kwargs and is_flat(args) else flatten(args, kwargs)
-            served = self.serve(leaves, None if out is None else [out] if is_array(out) else result_leaves(out))
+            served = self.serve(leaves, out)
             if served is not MISSED:
                 return served if out is None else out
         return self.missed(args, kwargs, out)
 
-    def try_leaves(self, leaves, outs):
+    def try_leaves(self, leaves, out):
         """Run whichever captured function fits, and return (its result,); None if none does."""
-        served = self.serve(leaves, outs)
+        served = self.serve(leaves, out)
         return None if served is MISSED else (served,)
 
-    cdef object serve(self, leaves, list outs):
+    cdef object serve(self, leaves, out):
         """MISSED if no captured function fits."""
         cdef void *few[FEW]
         cdef void **pointers
@@ -323,7 +324,7 @@ cdef class Function:
         cdef Py_ssize_t i
         cdef list held = []
         cdef list entries = self.captured
-        cdef list places = None
+        cdef list outs, places
         cdef Held verdict
         for i in range(len(entries)):
             entry = <Captured>entries[i]
@@ -343,8 +344,9 @@ cdef class Function:
                     continue
                 if i:
                     self.captured = [entry, *[c for c in self.captured if c is not entry]]
-                if outs is None:
+                if out is None:
                     return entry.deliver(entry.run(pointers, None))
+                outs = [out] if isinstance(out, cnp.ndarray) else entry.unpack(out)
                 places = entry.destinations(outs, pointers)
                 entry.fill(outs, entry.run(pointers, places))
                 return None
@@ -366,19 +368,8 @@ cdef object scoped_value(object variable):
     return scoped
 
 
-cdef bint is_array(object x):
-    return type(x) is cnp.ndarray
-
-
 cdef bint is_flat(tuple args):
     for x in args:
         if type(x) is not cnp.ndarray and is_container(x):
             return False
     return True
-
-
-def result_leaves(x):
-    """The leaves of a result or of `out`: tuples, lists and dicts opened, without Marks."""
-    cdef list leaves = []
-    add_leaves(leaves, x)
-    return [leaf for leaf in leaves if type(leaf) is not Mark]

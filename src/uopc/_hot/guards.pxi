@@ -10,8 +10,9 @@ cdef enum Held:
 cdef class Guard:
     """Something that the captured function read besides its arguments, and what it was.
 
-    kind: "cell" (of a closure), "item" (`owner[key]`: globals, attributes, dict items), "items" (a list's items),
-    "keys" (a dict's keys), "attribute", "array" (its shape, strides and, where `value` holds them, contents).
+    kind: "cell" (of a closure), "item" (`owner[key]`: globals, attributes, dict items), "items" (of a list, set or
+    deque), "keys" (a dict's keys), "attribute", "array" (its shape, strides and, where `value` holds them, contents),
+    "bytes" (of a bytearray and its like).
     where: how a person would name it.
     """
 
@@ -22,7 +23,7 @@ cdef class Guard:
 
     def __init__(self, str kind, owner, key, value, str where):
         self.kind, self.owner, self.key, self.value, self.where = kind, owner, key, value, where
-        self.code = ("cell", "item", "items", "keys", "attribute", "array").index(kind)
+        self.code = ("cell", "item", "items", "keys", "attribute", "array", "bytes").index(kind)
 
     def without_contents(self):
         """This guard on an array, whose contents are read anew by every run."""
@@ -33,7 +34,7 @@ cdef class Guard:
 
 
 cdef Held judge(object was, object now) except *:
-    if was is now or same_plain(was, now):
+    if was is now or same_plain(was, now) or (isinstance(was, cnp.generic) and same_value(was, now)):
         return HOLDS
     return GONE if isinstance(was, cnp.ndarray) or isinstance(was, UOp) or isinstance(was, tensor_type) else DIFFERS
 
@@ -56,7 +57,7 @@ cdef Held check(Guard g) except *:
     if g.code == 4:
         return judge(g.value, getattr(g.owner, g.key, None))
     if g.code == 3:
-        return HOLDS if tuple(g.owner) == g.value else DIFFERS
+        return HOLDS if same_keys(tuple(g.owner), <tuple>g.value) else DIFFERS
     if g.code == 2:
         if len(g.owner) != len(g.value):
             return DIFFERS
@@ -65,6 +66,8 @@ cdef Held check(Guard g) except *:
             if verdict != HOLDS:
                 return verdict
         return HOLDS
+    if g.code == 6:
+        return HOLDS if memoryview(g.owner).tobytes() == g.value else DIFFERS
     a = g.owner
     if (a.shape, a.strides) != g.key or (g.value is not None and a.tobytes() != g.value):
         return DIFFERS

@@ -182,20 +182,53 @@ def set_tensor_type(kind):
 
 
 cdef bint same_mark(Mark a, Mark b) except -1:
-    return a.kind is b.kind and a.length == b.length and a.keys == b.keys
+    return a.kind is b.kind and a.length == b.length and (a.keys is None or same_keys(a.keys, b.keys))
 
 
-cdef bint same_value(object a, object b) except -1:
-    """The same object, or an equal hashable one of the same type."""
+cdef bint same_keys(tuple a, tuple b) except -1:
+    cdef Py_ssize_t i
+    if len(a) != len(b):
+        return False
+    for i in range(len(a)):
+        if a[i] is not b[i] and not same_value(a[i], b[i]):
+            return False
+    return True
+
+
+cdef enum:
+    MAX_DEPTH = 50  # of what is described; deeper is known by identity
+
+cdef frozenset PLAIN = frozenset((int, float, complex, bool, str, bytes, type(None), type))
+
+
+cdef bint same_value(object a, object b, int depth=0) except -1:
+    """The same object, or one that no code can tell from it but by identity: equal, hashable, of the same type, and
+    with the same inside, since 2 equals 2.0 and 0.0 equals -0.0."""
     if a is b or same_plain(a, b):
         return True
-    if type(a) is not type(b) or isinstance(a, (float, tuple, cnp.ndarray, tensor_type)):
+    if type(a) is not type(b) or isinstance(a, (cnp.ndarray, tensor_type)):
         return False
+    if type(a) in PLAIN or depth > MAX_DEPTH:
+        return False
+    if isinstance(a, cnp.generic):
+        return a.dtype == b.dtype and a.tobytes() == b.tobytes()
     try:
         hash(a)
-        return bool(a == b)
-    except (TypeError, ValueError):
+        return bool(a == b) and same_state(a.__reduce_ex__(2), b.__reduce_ex__(2), depth + 1)
+    except (TypeError, ValueError):  # what has no such description is known by identity alone
         return False
+
+
+cdef bint same_state(object a, object b, int depth) except -1:
+    """Descriptions as pickling gives them: tuples, lists and dicts are compared item by item."""
+    kind = type(a)
+    if kind is not type(b):
+        return False
+    if kind is tuple or kind is list:
+        return len(a) == len(b) and depth < MAX_DEPTH and all([same_state(x, y, depth + 1) for x, y in zip(a, b)])
+    if kind is dict:
+        return same_state(list(a.items()), list(b.items()), depth)
+    return same_value(a, b, depth)
 
 
 cdef bint same_plain(object a, object b) except -1:
