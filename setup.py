@@ -36,6 +36,7 @@ PURE = [
     "linearize",
     "text",
     "uses",
+    "statements",
 ]  # Cython alone; uopc._hot.runtime is Cython over runtime_c
 C_FLAGS = ["-std=gnu11", "-O2", "-g0"]  # line numbers for native backtraces (-g1) are half the size of the wheel
 

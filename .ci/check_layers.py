@@ -57,6 +57,7 @@ LAYERS = (
                     "linearize",
                     "text",
                     "uses",
+                    "statements",
                     "runtime",
                     "call",
                 )

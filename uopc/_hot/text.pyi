@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from typing import final
 
 from uopc._hot.uop import UOp
-from uopc.ops import Ops
 
 CHOICE: int
 OR: int
@@ -56,19 +55,3 @@ def elements(memory: str, base: Code, steps: Iterable[int]) -> list[str]:
 
 def narrowed(text: Code, u: UOp) -> Code:
     """The text of a scalar operation in the type of ``u``: C computes in int what is narrower."""
-
-class Texts:
-    """Texts of nodes.  ``code`` holds those of the nodes that were seen: an expression, or the name that it was given.
-
-    operators: what C calls an op between two operands.
-    """
-
-    @property
-    def code(self) -> dict[UOp, Code]: ...
-    def __init__(self, operators: dict[Ops, str]) -> None: ...
-    def constant(self, u: UOp, exact: bool) -> Code:
-        """The text of a CONST, which a subclass knows; ``exact``: of its very C type."""
-    def operand(self, u: UOp, exact: bool = True) -> Code:
-        """The text of a source.  ``exact``: of its very C type, where it is a constant."""
-    def binary(self, u: UOp) -> Code:
-        """An operator of C between scalars, one of which may be a constant without a suffix, or vectors and scalars."""

@@ -10,7 +10,8 @@ types, understood by clang too.  Loops are i0, i1 ..., values v0, v1 ..., BUFFER
 that equal programs are equal text.
 
 ``types`` and ``functions`` say what a unit declares, ``expressions`` and ``memory`` the text of a node, ``kernel`` the
-statements and the unit.  ``_hot.text`` is text with precedence, ``_hot.uses`` says which values get a name.
+loops and the unit.  ``_hot.text`` is text with precedence, ``_hot.uses`` says which values get a name,
+``_hot.statements`` prints the list: of the texts, it knows plain operators and accesses itself.
 """
 
 from __future__ import annotations

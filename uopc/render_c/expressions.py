@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from uopc._hot.text import ATOM, Code, Texts, call, cast, choice, infix, narrowed, prefix
+from uopc._hot.statements import Texts
+from uopc._hot.text import ATOM, Code, call, cast, choice, infix, narrowed, prefix
 from uopc.ops import COMPARE, Ops
 from uopc.render_c import functions
 from uopc.render_c.functions import INFIX, LIBM, ON_MASKS
@@ -37,7 +38,7 @@ class Expressions(Texts):
     """Texts of values.  ``masks`` holds the width of the vectors of bool that were seen."""
 
     def __init__(self, unit: Declarations) -> None:
-        super().__init__(INFIX)
+        super().__init__(unit.types, INFIX, RULES)
         self.unit = unit
         self.masks: dict[UOp, int] = {}
 
@@ -50,10 +51,8 @@ class Expressions(Texts):
         values = ", ".join(literal(v, u.dtype.scalar(), False).text for v in constants(u))
         return Code(f"({self.unit.type(u.dtype)}){{{values}}}")
 
-    def vector(self, u: UOp, count: int) -> Code:
-        """``u`` in ``count`` lanes: itself, or a scalar spread.  ``x - {}`` keeps -0.0, which ``{} + x`` would not."""
-        if u.dtype.count == count:
-            return self.operand(u)
+    def spread(self, u: UOp, count: int) -> Code:
+        """A scalar in ``count`` lanes.  ``x - {}`` keeps -0.0, which ``{} + x`` would not."""
         spread = self.unit.type(u.dtype.vec(count))
         nothing = Code(f"({spread}){{}}")
         if u.dtype.is_half and not _is_zero(u):  # C computes in float, which does not go with lanes of a half
@@ -77,18 +76,11 @@ class Expressions(Texts):
 
     # -- values
 
-    def expression(self, u: UOp) -> Code:
-        """The text of a value."""
-        op, dtype = u.op, u.dtype
-        if dtype.count == 1:
-            rule = ON_SCALARS.get(op)
-        else:
-            rule = ON_BOOLS.get(op, Expressions.on_masks) if dtype.is_bool else ON_VECTORS.get(op)
-        return self.binary(u) if rule is None else rule(self, u)
-
-    def load(self, u: UOp) -> Code:
-        """What a LOAD reads: known to the subclass that knows memory."""
-        raise NotImplementedError
+    def variable_type(self, u: UOp) -> str:
+        """The C type of a constant that holds a value."""
+        if u.dtype.is_bool and u.dtype.count > 1:
+            return self.unit.mask(self.masks[u], u.dtype.count)
+        return self.unit.type(u.dtype)
 
     def renamed(self, u: UOp) -> Code:
         """An AFTER."""
@@ -99,15 +91,14 @@ class Expressions(Texts):
     def shuffle(self, u: UOp) -> Code:
         """Lanes of two vectors."""
         if not u.dtype.is_bool:
-            return call(self.unit.once(functions.shuffle, u.arg, u.dtype), *(self.operand(s) for s in u.src))
+            return self.called(self.unit.once(functions.shuffle, u.arg, u.dtype), u)
         size = self.masks[u] = self.widest(u)
         masks = (self.mask(s, size, s.dtype.count) for s in u.src)
         return call(self.unit.once(functions.shuffle, u.arg, functions.mask_dtype(size, u.dtype.count)), *masks)
 
     def ldexp(self, u: UOp) -> Code:
         """A float times a power of two."""
-        operands = (self.vector(s, u.dtype.count) if u.dtype.count > 1 else self.operand(s) for s in u.src)
-        return call(self.unit.once(functions.ldexp, u.dtype), *operands)
+        return self.called(self.unit.once(functions.ldexp, u.dtype), u)
 
     def lookup(self, u: UOp) -> Code:
         """Elements of a table."""
@@ -118,20 +109,15 @@ class Expressions(Texts):
 
     def pair(self, u: UOp) -> Code:
         """Two float32 rounded to the halves of a word."""
-        count = u.dtype.count
-        return call(self.unit.once(functions.pair, dtypes.float32.vec(count)), *(self.spread(s, count) for s in u.src))
+        return self.called(self.unit.once(functions.pair, dtypes.float32.vec(u.dtype.count)), u)
 
     def dot2(self, u: UOp) -> Code:
         """A dot product of words, and what it is added to."""
-        return call(self.unit.once(functions.dot2, u.dtype), *(self.spread(s, u.dtype.count) for s in u.src))
-
-    def spread(self, u: UOp, count: int) -> Code:
-        """A scalar, or a vector of ``count`` lanes."""
-        return self.operand(u) if count == 1 else self.vector(u, count)
+        return self.called(self.unit.once(functions.dot2, u.dtype), u)
 
     def fma(self, u: UOp) -> Code:
         """a * b + c, rounded once."""
-        return call(self.unit.once(functions.fma, u.dtype), *(self.spread(s, u.dtype.count) for s in u.src))
+        return self.called(self.unit.once(functions.fma, u.dtype), u)
 
     # -- scalars
 
@@ -145,7 +131,7 @@ class Expressions(Texts):
 
     def scalar_libm(self, u: UOp) -> Code:
         """A function of C's library."""
-        return call(functions.libm(u.op, u.dtype), *(self.operand(s) for s in u.src))
+        return self.called(functions.libm(u.op, u.dtype), u)
 
     def scalar_choice(self, u: UOp) -> Code:
         """One of two scalars."""
@@ -192,8 +178,7 @@ class Expressions(Texts):
 
     def vector_libm(self, u: UOp) -> Code:
         """A function of C's library on each lane."""
-        operands = (self.vector(s, u.dtype.count) for s in u.src)
-        return call(self.unit.once(functions.lane_by_lane, u.op, u.dtype), *operands)
+        return self.called(self.unit.once(functions.lane_by_lane, u.op, u.dtype), u)
 
     def vector_shift(self, u: UOp) -> Code:
         """A shift.  C spreads no scalar that is to its left."""
@@ -249,7 +234,7 @@ class Expressions(Texts):
 
 # What prints a value: whatever its type, of scalars, of vectors of bool, and of vectors of numbers.  What is named
 # nowhere is logic in a vector of bool, and elsewhere an operator of C.
-Rule = Callable[[Expressions, UOp], Code]
+Rule = Callable[[Any, UOp], Code]
 ON_ANY: dict[Ops, Rule] = {
     Ops.AFTER: Expressions.renamed,
     Ops.HREDUCE: Expressions.fold,
@@ -259,7 +244,7 @@ ON_ANY: dict[Ops, Rule] = {
     Ops.PAIR: Expressions.pair,
     Ops.DOT2: Expressions.dot2,
     Ops.FMA: Expressions.fma,
-    Ops.LOAD: lambda self, u: self.load(u),
+    Ops.LOAD: lambda self, u: self.load(u),  # of the subclass that knows memory
 }
 ON_SCALARS: dict[Ops, Rule] = {
     **ON_ANY,
@@ -283,3 +268,7 @@ ON_VECTORS: dict[Ops, Rule] = {
     Ops.SHR: Expressions.vector_shift,
     **dict.fromkeys(LIBM, Expressions.vector_libm),
 }
+RULES = tuple(
+    tuple(rules.get(op, otherwise) for op in Ops)
+    for rules, otherwise in ((ON_SCALARS, None), (ON_VECTORS, None), (ON_BOOLS, Expressions.on_masks))
+)

@@ -7,8 +7,9 @@ from __future__ import annotations
 import math
 
 from uopc._hot.graph import of_ops
-from uopc._hot.text import ATOM, SUM, UNARY, Code, call, cast, choice, elements, infix, narrowed, offset, prefix
-from uopc._hot.uses import place_of, spread
+from uopc._hot.statements import Array
+from uopc._hot.text import ATOM, SUM, Code, call, cast, choice, elements, infix, narrowed, offset, prefix
+from uopc._hot.uses import Uses, place_of, spread
 from uopc.ops import Ops
 from uopc.render_c import functions
 from uopc.render_c.expressions import Expressions, constants
@@ -23,31 +24,17 @@ Place = tuple[Ops, int]
 class Memory(Expressions):
     """Expressions that read memory, and the statements that write it."""
 
-    def __init__(self, unit: Declarations, statements: tuple[UOp, ...], parameters: list[UOp]) -> None:
+    def __init__(self, unit: Declarations, statements: tuple[UOp, ...], uses: Uses, parameters: list[UOp]) -> None:
         super().__init__(unit)
         self.memories: dict[Place, UOp] = {}
-        self.places: dict[UOp, Place] = {}
-        self.known: dict[UOp, tuple[str, bool, str]] = {}
-        self.written: set[Place] = set()
-        self.arrays: set[Place] = set()
-        for u in parameters:
+        for u in (*parameters, *of_ops(statements, Ops.BUFFER, Ops.ALLOC)):
             self._declare(u)
-        for u in of_ops(statements, Ops.BUFFER, Ops.ALLOC):
-            self._declare(u)
-        for u in of_ops(statements, Ops.STORE):
-            self.written.add(self.identity(u))
-        for u in of_ops(statements, Ops.INDEX):
-            memory = place_of(u)
-            if u.dtype is not memory.dtype or u.src[1].dtype.count > 1 or math.prod(memory.arg.shape) != 1:
-                self.arrays.add(self.identity(memory))
+        self.written, self.arrays = ({self.identity(u) for u in found} for found in uses.accessed())
 
     def identity(self, u: UOp) -> Place:
         """What a LOAD, a STORE or an INDEX is about, as a key: two nodes with one slot are one memory."""
         memory = place_of(u)
-        place = self.places.get(memory)
-        if place is None:
-            place = self.places[memory] = memory.op, memory.arg.slot
-        return place
+        return memory.op, memory.arg.slot
 
     def _declare(self, u: UOp) -> None:
         first = self.memories.setdefault((u.op, u.arg.slot), u)
@@ -64,13 +51,14 @@ class Memory(Expressions):
         """``d0`` for the BUFFER of slot 0, ``a0`` for the ALLOC."""
         return f"{'d' if memory.op is Ops.BUFFER else 'a'}{memory.arg.slot}"
 
-    def facts(self, memory: UOp) -> tuple[str, bool, str]:
-        """The name of a memory, whether it is a variable, and how a pointer to it is qualified."""
-        found = self.known.get(memory)
-        if found is None:
-            const = "" if memory.op is Ops.ALLOC or self.identity(memory) in self.written else "const "
-            found = self.known[memory] = self.name(memory), self.is_variable(memory), const
-        return found
+    def array(self, memory: UOp) -> Array:
+        """What a memory is in C."""
+        const = "" if memory.op is Ops.ALLOC or self.identity(memory) in self.written else "const "
+        return Array(self.name(memory), self.is_variable(memory), const)
+
+    def pointer(self, index: UOp, memory: UOp) -> str:
+        """What is put before an address to read it as an INDEX says."""
+        return f"*({self.facts(memory).const}{self.unit.in_memory(index.dtype, memory.dtype)} *)"
 
     def stored_type(self, dtype: DType) -> DType:
         """The type of an ALLOC's elements: a vector of bool is a mask of bytes."""
@@ -90,44 +78,32 @@ class Memory(Expressions):
             return offset(self.operand(steps[0], False), steps[1][lane])
         return Code(f"{self.operand(at).at(ATOM)}[{lane}]")
 
-    def place(self, index: UOp) -> Code:
-        """What an INDEX of one element, or of a vector of consecutive ones, is."""
-        memory = place_of(index)
-        name, variable, const = self.facts(memory)
-        if variable:
-            return Code(name)
-        address = self.address(index)
-        if index.dtype.count == memory.dtype.count and index.dtype.itemsize == memory.dtype.itemsize:
-            return Code(f"{name}[{address.text}]", ATOM, address.depth)
-        pointer = name if address.text == "0" else f"({name} + {address.at(SUM)})"
-        return Code(f"*({const}{self.unit.in_memory(index.dtype, memory.dtype)} *){pointer}", UNARY, address.depth + 1)
-
     def lanes(self, index: UOp) -> list[str]:
         """What each lane of an INDEX is."""
         memory = place_of(index)
-        (name, _, const), at = self.facts(memory), index.src[1]
+        array, at = self.facts(memory), index.src[1]
         count = max(index.dtype.count, at.dtype.count)
         if index.dtype.scalar().itemsize != memory.dtype.scalar().itemsize:  # words
-            pointer = f"({const}{self.unit.in_memory(index.dtype.scalar(), memory.dtype)} *)"
-            return [f"*{pointer}({name} + {self.address(index, i).at(SUM)})" for i in range(count)]
+            pointer = f"({array.const}{self.unit.in_memory(index.dtype.scalar(), memory.dtype)} *)"
+            return [f"*{pointer}({array.name} + {self.address(index, i).at(SUM)})" for i in range(count)]
         if at.dtype.count == 1:
-            return elements(name, self.operand(at, False), range(count))
+            return elements(array.name, self.operand(at, False), range(count))
         steps = spread(at)
         if steps is not None:
-            return elements(name, self.operand(steps[0], False), steps[1])
-        return [f"{name}[{self.address(index, i).text}]" for i in range(count)]
+            return elements(array.name, self.operand(steps[0], False), steps[1])
+        return [f"{array.name}[{self.address(index, i).text}]" for i in range(count)]
 
     # -- reading
 
     def load(self, u: UOp) -> Code:
-        """What a LOAD reads: 0 where a gate does not hold, and then memory is not touched."""
+        """What a LOAD reads that is not plain: 0 where a gate does not hold, and then memory is not touched."""
         src, dtype = u.src, u.dtype
         index, gate = src[0], src[1] if len(src) > 1 else None
         masks = dtype.is_bool and dtype.count > 1
         if masks:
             self.masks[u] = 1
         if gate is not None and gate.dtype.count > 1 and index.src[1].dtype.count == 1 and not dtype.is_bool:
-            pointer = infix("+", Code(self.facts(place_of(index))[0]), self.address(index))
+            pointer = infix("+", Code(self.facts(place_of(index)).name), self.address(index))
             mask = self.mask(gate, dtype.scalar().itemsize, dtype.count)
             return call(self.unit.once(functions.load_where, dtype), mask, pointer)
         if index.src[1].dtype.count > 1 or (gate is not None and gate.dtype.count > 1):
@@ -143,11 +119,11 @@ class Memory(Expressions):
             read = cast(self.unit.type(self.stored_type(dtype)), read)
         return narrowed(choice(self.operand(gate), read, nothing), u)
 
-    def fetch(self, u: UOp) -> Code:
+    def fetch(self, u: UOp) -> str:
         """The memory that a LOAD says is read soon, brought to the second-level cache."""
         index = u.src[0]
-        pointer = infix("+", Code(self.facts(place_of(index))[0]), self.address(index, u.arg))
-        return call("__builtin_prefetch", pointer, Code("0"), Code("2"))
+        pointer = infix("+", Code(self.facts(place_of(index)).name), self.address(index, u.arg))
+        return f"__builtin_prefetch({pointer.text}, 0, 2);"
 
     def _gather(self, u: UOp, gate: UOp | None) -> Code:
         read = self.lanes(u.src[0])
@@ -164,7 +140,7 @@ class Memory(Expressions):
     # -- writing
 
     def store(self, u: UOp) -> list[str]:
-        """The lines of a STORE."""
+        """The lines of a STORE that is not plain."""
         src = u.src
         index, value, gate = src[0], src[1], src[2] if len(src) > 2 else None
         dtype, addresses = index.dtype, index.src[1].dtype.count
@@ -174,11 +150,11 @@ class Memory(Expressions):
         stored = self._stored(index, value, count)
         if u.arg:
             kind = UNSIGNED[1].vec(count) if dtype.is_bool else dtype
-            pointer = infix("+", Code(self.facts(place_of(index))[0]), self.address(index))
+            pointer = infix("+", Code(self.facts(place_of(index)).name), self.address(index))
             written = cast(self.unit.type(kind), stored)  # in memory, vectors are of another type
             return [call(self.unit.once(functions.stream, kind), pointer, written).text + ";"]
         if addresses == 1 and (gate is None or gate.dtype.count == 1):
-            return [self._guard(gate) + self._assign(u, self.place(index), stored)]
+            return [self._guard(gate) + self.assigned(u, self.place(index), stored)]
         t = self.unit.type(UNSIGNED[1].vec(count) if dtype.is_bool else dtype.scalar().vec(count))
         places = self.lanes(index)
         if gate is None:
@@ -197,15 +173,3 @@ class Memory(Expressions):
 
     def _guard(self, gate: UOp | None, lane: int = 0) -> str:
         return "" if gate is None else f"if ({self.lane(gate, lane).text}) "
-
-    def _assign(self, u: UOp, place: Code, stored: Code) -> str:
-        """``place = stored``, or ``place += x`` where that is what is stored."""
-        index, value = u.src[:2]
-        if stored.level == SUM and value.op is Ops.ADD and value.dtype is index.dtype:
-            a, b = value.src
-            for read, other in ((a, b), (b, a)):
-                if read.op is Ops.LOAD and read.src[0] is index and self.operand(read).text == place.text:
-                    added = self.operand(other, False)
-                    negative = added.negated
-                    return f"{place.text} += {added.text};" if negative is None else f"{place.text} -= {negative.text};"
-        return f"{place.text} = {stored.text};"

@@ -115,7 +115,9 @@ class Declarations:
         """The name of an inline function, which ``function(self, *key)`` declares at the first use."""
         name = self.functions.get((function, key))
         if name is None:
-            name = self.functions[function, key] = function(self, *key)
+            name, lines = _declared(function, *key)
+            self.functions[function, key] = name
+            self.lines |= lines
         return name
 
     def function(self, name: str, head: str, *body: str) -> str:
@@ -130,6 +132,13 @@ class Declarations:
             text = "\n".join([opening, *lines, "}"])
         self.lines.setdefault(name, text)
         return name
+
+
+@lru_cache(maxsize=4096)
+def _declared(function: Callable[..., str], *key: object) -> tuple[str, dict[str, str]]:
+    """The name of an inline function, and the lines that declare it and what it needs."""
+    unit = Declarations()
+    return function(unit, *key), unit.lines
 
 
 def _element(dtype: DType) -> str:

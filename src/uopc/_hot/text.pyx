@@ -4,15 +4,6 @@ cimport cython
 
 from uopc._hot.uop cimport K_INT, UOp
 
-from uopc.ops import Ops
-
-cdef int C_CONST = Ops.CONST, C_MUL = Ops.MUL, C_SHL = Ops.SHL, C_SHR = Ops.SHR
-
-# How tightly the outermost operator of a text binds.  Between operators that few readers can rank (shifts, bits)
-# parentheses always stand.
-cdef enum:
-    L_CHOICE, L_OR, L_XOR, L_AND, L_COMPARE, L_SHIFT, L_SUM, L_PRODUCT, L_UNARY, L_ATOM
-
 CHOICE, OR, XOR, AND, COMPARE = L_CHOICE, L_OR, L_XOR, L_AND, L_COMPARE
 SHIFT, SUM, PRODUCT, UNARY, ATOM = L_SHIFT, L_SUM, L_PRODUCT, L_UNARY, L_ATOM
 
@@ -31,10 +22,6 @@ cdef class Code:
     text: the C.  level: how tightly it binds.  depth: how deep it nests.  negated: its negative, where the text is a
     minus and that.
     """
-    cdef readonly str text
-    cdef readonly int level, depth
-    cdef readonly Code negated
-
     def __init__(self, str text not None, int level=L_ATOM, int depth=0, Code negated=None):
         self.text = text
         self.level = level
@@ -43,7 +30,7 @@ cdef class Code:
 
     def at(self, int least):
         """The text as an operand of something that binds so tightly."""
-        return operand(self, least)
+        return enclosed(self, least)
 
     def __repr__(self):
         return f"Code({self.text!r})"
@@ -57,10 +44,6 @@ cdef Code make(str text, int level, int depth):
     return code
 
 
-cdef inline str operand(Code x, int least):
-    return x.text if x.level >= least else "(" + x.text + ")"
-
-
 def call(str function, *args):
     """``function(args...)``."""
     cdef int depth = 0
@@ -72,12 +55,12 @@ def call(str function, *args):
 
 cpdef Code cast(str c_type, Code x):
     """``(c_type)x``."""
-    return make("(" + c_type + ")" + operand(x, L_UNARY), L_UNARY, x.depth + 1)
+    return make("(" + c_type + ")" + enclosed(x, L_UNARY), L_UNARY, x.depth + 1)
 
 
 cpdef Code prefix(str operator, Code x):
     """``-x``, ``~x`` or ``!x``."""
-    cdef str text = operand(x, L_UNARY)
+    cdef str text = enclosed(x, L_UNARY)
     cdef Code code
     if text.startswith(operator):  # -(-x): two signs in a row are another operator
         text = "(" + text + ")"
@@ -101,12 +84,12 @@ cpdef Code infix(str operator, Code a, Code b):
         left = right = L_SUM
     else:
         left, right = level if a.level == level and level != L_SHIFT else L_UNARY, L_UNARY
-    return make(operand(a, left) + " " + operator + " " + operand(b, right), level, max(a.depth, b.depth) + 1)
+    return make(enclosed(a, left) + " " + operator + " " + enclosed(b, right), level, max(a.depth, b.depth) + 1)
 
 
 def choice(Code condition not None, Code a not None, Code b not None):
     """``condition ? a : b``."""
-    cdef str text = operand(condition, L_OR) + " ? " + operand(a, L_OR) + " : " + operand(b, L_OR)
+    cdef str text = enclosed(condition, L_OR) + " ? " + enclosed(a, L_OR) + " : " + enclosed(b, L_OR)
     return make(text, L_CHOICE, max(condition.depth, a.depth, b.depth) + 1)
 
 
@@ -127,43 +110,3 @@ cpdef Code narrowed(Code text, UOp u):
     if u.info.kind == K_INT and u.info.count == 1 and u.info.dtype.itemsize < 4:
         return cast(u.info.dtype.c_name, text)
     return text
-
-
-cdef class Texts:
-    """Texts of nodes.  ``code`` holds those of the nodes that were seen: an expression, or the name that it was given.
-
-    operators: what C calls an op between two operands.  A subclass knows ``constant``.
-    """
-    cdef readonly dict code
-    cdef dict numbers            # constants beside an operand that decides the type
-    cdef dict operators
-
-    def __init__(self, dict operators not None):
-        self.code = {}
-        self.numbers = {}
-        self.operators = operators
-
-    def constant(self, u, exact):
-        """The text of a CONST; ``exact``: of its very C type."""
-        raise NotImplementedError
-
-    cpdef Code operand(self, UOp u, bint exact=True):
-        """The text of a source.  ``exact``: of its very C type, where it is a constant."""
-        cdef dict known = self.code
-        if u.code == C_CONST and not exact and u.info.count == 1:
-            known = self.numbers
-        found = known.get(u)
-        if found is None:
-            if u.code != C_CONST:
-                raise KeyError(u)
-            found = known[u] = self.constant(u, exact)
-        return <Code>found
-
-    def binary(self, UOp u not None):
-        """An operator of C between scalars, one of which may be a constant without a suffix, or vectors and scalars."""
-        cdef UOp a = <UOp>u.src[0], b = <UOp>u.src[1]
-        cdef bint constant = b.code == C_CONST
-        if constant and u.code == C_MUL and b.arg == -1:
-            return narrowed(prefix("-", self.operand(a)), u)
-        constant = constant or u.code == C_SHL or u.code == C_SHR
-        return narrowed(infix(self.operators[u.op], self.operand(a, constant), self.operand(b, False)), u)

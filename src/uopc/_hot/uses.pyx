@@ -9,16 +9,13 @@ from cpython.object cimport PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport uint64_t
 
-from uopc._hot.ptrmap cimport PtrMap, ptrmap_free, ptrmap_get, ptrmap_init, ptrmap_set
+from uopc._hot.ptrmap cimport ptrmap_free, ptrmap_get, ptrmap_init, ptrmap_set
 from uopc._hot.uop cimport UOp
 
 from uopc.ops import Ops
 
 cdef int C_BUFFER = Ops.BUFFER, C_ALLOC = Ops.ALLOC, C_CONST = Ops.CONST, C_ADD = Ops.ADD, C_AFTER = Ops.AFTER
 cdef int C_INDEX = Ops.INDEX, C_LOAD = Ops.LOAD, C_STORE = Ops.STORE, C_RANGE = Ops.RANGE, C_END = Ops.END
-
-
-UNUSED, INLINE, NAMED = 0, 1, 2
 
 
 cpdef UOp place_of(UOp u):
@@ -51,16 +48,6 @@ cdef int* zeros(Py_ssize_t n) except NULL:
 
 cdef class Uses:
     """Uses of the nodes of a LINEAR list."""
-    cdef tuple statements
-    cdef int n
-    cdef PtrMap place            # node -> 1 + the last place where it stands
-    cdef int* loop               # the place of the RANGE whose loop body a node stands in, -1: of the function
-    cdef int* uses               # how often its text is printed
-    cdef int* user               # the last one, -1: none
-    cdef int* overwritten        # for a LOAD, where its memory is stored to next
-    cdef int* printed            # the last place at which its text is evaluated, if nothing on the way gets a name
-    cdef int* ends               # of the loop of a RANGE
-
     def __cinit__(self, tuple statements):
         cdef int k
         self.statements = statements
@@ -201,14 +188,15 @@ cdef class Uses:
 
     # -- answers
 
-    def fate(self, UOp u not None):
-        """What becomes of the text of a value: UNUSED, INLINE where it may stand in its user's, or else NAMED."""
+    cdef int fate(self, UOp u) except -1:
+        """What becomes of the text of a value: F_UNUSED, F_INLINE where it may stand in its user's (it is used once, in
+        its loop, and read in time), or else F_NAMED."""
         cdef int k = self.number(u)
         if self.uses[k] == 0:
-            return UNUSED
+            return F_UNUSED
         if self.uses[k] != 1 or self.loop[k] != self.loop[self.user[k]]:
-            return NAMED
-        return INLINE if u.code != C_LOAD or self.printed[k] <= self.overwritten[k] else NAMED
+            return F_NAMED
+        return F_INLINE if u.code != C_LOAD or self.printed[k] <= self.overwritten[k] else F_NAMED
 
     def loop_of(self, u):
         """The RANGE of the innermost loop that ``u`` stands in, or None."""
@@ -236,7 +224,22 @@ cdef class Uses:
             out[None] = outside
         return out
 
-    def body(self, r):
-        """The RANGE ``r`` and all that stands in its loop, at any depth."""
+    def around(self, r):
+        """What stands in the loop of the RANGE ``r`` at any depth, itself included, and what stands outside it."""
         cdef int k = self.number(r)
-        return self.statements[k:self.ends[k]]
+        cdef int end = self.ends[k]
+        return self.statements[k:end], self.statements[:k] + self.statements[end:]
+
+    def accessed(self):
+        """The memories that are stored to, and those of which more is accessed than the one element that they have."""
+        cdef set written = set(), arrays = set()
+        cdef UOp u, memory
+        for u in self.statements:
+            if u.code == C_STORE:
+                written.add(place_of(u))
+            elif u.code == C_INDEX:
+                memory = place_of(u)
+                if u.info is not memory.info or (<UOp>PyTuple_GET_ITEM(u.src, 1)).info.count > 1 \
+                        or any([n != 1 for n in memory.shape_]):
+                    arrays.add(memory)
+        return written, arrays
