@@ -97,7 +97,18 @@ LAYERS = (
         "cascade",  # its parts; the package's face is a pass
         tuple(
             f"uopc.cascade.{name}"
-            for name in ("lift", "frame", "chain", "factors", "samples", "derivation", "trial", "formulas", "parts")
+            for name in (
+                "lift",
+                "epilogue",
+                "frame",
+                "chain",
+                "factors",
+                "samples",
+                "derivation",
+                "trial",
+                "formulas",
+                "parts",
+            )
         ),
         Inner.ORDERED,
     ),

@@ -24,7 +24,7 @@ from typing import Any
 from uopc.dtype import dtypes
 from uopc.ops import ALU, ELEMENTARY, MOVEMENT, Level, Ops, Order
 from uopc.rangeify.movement import reshape_groups
-from uopc.rates import ALU_TIME, BYTE_TIME, CACHED, LAUNCH_TIME, TRANSCENDENTAL
+from uopc.rates import ALU_TIME, BLOCK_WIDTH, BYTE_TIME, CACHED, LAUNCH_TIME, TRANSCENDENTAL
 from uopc.uop import UOp, sink, toposort
 
 # A value that no parallel loop encloses is computed again in every chunk of the loop.
@@ -57,13 +57,19 @@ Axes = tuple[frozenset[int], ...]
 
 @dataclass(eq=False)
 class _Kernel:
-    """A kernel under construction: its loops, by number; ``around[l]`` is loop ``l`` with all loops that enclose it."""
+    """A kernel under construction: its loops, by number; ``around[l]`` is loop ``l`` with all loops that enclose it.
+
+    shared: the loops that threads share.  own: those over its results.  rows: those of ``own`` that all values of
+    cascades have which it computes.
+    """
 
     root: UOp
     extents: list[int] = field(default_factory=list)
     around: list[frozenset[int]] = field(default_factory=list)
     ops: int = 0
-    shared: set[int] = field(default_factory=set)  # the loops that threads share
+    shared: set[int] = field(default_factory=set)
+    own: frozenset[int] = frozenset()
+    rows: frozenset[int] | None = None
 
     def loop(self, extent: int, enclosing: frozenset[int]) -> frozenset[int]:
         """A new loop inside ``enclosing``, as the set of itself."""
@@ -75,11 +81,19 @@ class _Kernel:
         """All loops around the innermost of those mentioned."""
         return frozenset().union(*(self.around[l] for l in mentioned))
 
+    def trips(self, loops: frozenset[int]) -> int:
+        """How many iterations loops have, one in another."""
+        return math.prod(self.extents[l] for l in loops)
+
     def evaluations(self, axes: Axes) -> int:
         """How often a value at this index is computed."""
         loops = self.enclosing(frozenset().union(*axes))
         again = 1 if not self.shared or self.shared & loops else CHUNKS
-        return again * math.prod(self.extents[l] for l in loops)
+        return again * self.trips(loops)
+
+    def rows_with(self, axes: Axes) -> frozenset[int]:
+        """``rows``, if the value of a cascade at this index is computed here too."""
+        return (self.own if self.rows is None else self.rows) & frozenset().union(*axes)
 
 
 class _Costs:
@@ -267,6 +281,7 @@ class _Cuts:
             enclosing = enclosing | made
             axes.append(made)
         kernel.shared.update([0] if enclosing else [])
+        kernel.own = enclosing
         return kernel, tuple(axes)
 
     def pass_down(self, u: UOp, instances: dict[tuple[_Kernel, Axes], bool]) -> None:
@@ -318,12 +333,19 @@ class _Cuts:
                     stack += v.src
 
     def joint(self, u: UOp) -> bool:
-        """Whether all uses of ``u`` are at their kernels' own index, by kernels that do not need one another: if ``u``
-        is a cascade's, they will be one kernel."""
+        """Whether all uses of ``u`` are at their kernels' own index, by kernels that do not need one another and whose
+        blocks can hold what goes with a row: if ``u`` is a cascade's, they will be one kernel."""
         if not all(self.instances[u].values()):
             return False
         roots = dict.fromkeys(kernel.root for kernel, _ in self.instances[u])
-        return len(roots) == 1 or not any(_reaches(a, b, self.place) for a in roots for b in roots if a is not b)
+        if any(_reaches(a, b, self.place) for a in roots for b in roots if a is not b):
+            return False
+        rows = {kernel: kernel.rows_with(axes) for kernel, axes in self.instances[u]}
+        if any(kernel.trips(kernel.own - common) > BLOCK_WIDTH for kernel, common in rows.items()):
+            return False
+        for kernel, common in rows.items():
+            kernel.rows = common
+        return True
 
     def cheap_choice(self, u: UOp) -> bool:
         return len(u.src) <= MAX_INLINE_SOURCES and all(

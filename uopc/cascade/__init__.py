@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 
 from uopc.cascade.chain import links, refusal
 from uopc.cascade.derivation import Builder, Piece
+from uopc.cascade.epilogue import epilogue, is_result
 from uopc.cascade.factors import summands
 from uopc.cascade.formulas import Report, report_of
 from uopc.cascade.frame import Frame, Refused, alone
@@ -33,6 +34,7 @@ from uopc.cascade.lift import cone
 from uopc.cascade.parts import in_parts
 from uopc.cascade.trial import holds
 from uopc.ops import CascadeArg, Component, ComponentArg, Level, Ops, StateArg
+from uopc.rates import BLOCK_WIDTH
 from uopc.uop import UOp, toposort
 
 # A body of more operations than this, down to its first reductions, is layers of a network: it is left alone, so that
@@ -103,6 +105,7 @@ class _Search:
         self.inside: set[UOp] = set()  # what the blocks of a cascade compute
         self.users: dict[UOp, list[UOp]] = {}
         order = toposort(root)
+        self.place = {u: k for k, u in enumerate(order)}
         for u in order:
             for s in u.src:
                 self.users.setdefault(s, []).append(u)
@@ -112,11 +115,19 @@ class _Search:
                 if len(below) <= MAX_BODY and any(v.op is Ops.REDUCE for v in below):
                     self.consider(u)
 
+    def epilogues(self) -> list[UOp]:
+        """What is computed from values that are written down, where that is not just the value itself."""
+        written = dict.fromkeys(u for g in self.groups for u in g.written)
+        return [v for v in (epilogue(u, self.users, self.place) for u in written) if v not in written]
+
     def consider(self, u: UOp) -> None:
         """Derive the cascade that ends in ``u``, or those of its terms; or note why not."""
         frame = Frame(u)
         if len(frame.members) < 2:
             self.consider_chain(frame)
+            return
+        if u in self.inside and not any(u in g.written for g in self.groups):
+            self.findings.append((frame, "a block of another cascade computes it", None))
             return
         try:
             self.accept(frame)
@@ -130,9 +141,12 @@ class _Search:
         if not inner or frame.members[-1] in self.inside:
             return
         why = refusal(frame, self.users)
-        if why is None:
-            self.accept(frame)
-        else:
+        try:
+            if why is None:
+                self.accept(frame)
+        except Refused as refused:
+            why = str(refused)
+        if why is not None:
             self.findings.append((frame, why, None))
 
     def accept(self, frame: Frame) -> None:
@@ -142,6 +156,12 @@ class _Search:
             raise Refused("it would join two cascades")
         if not met and not frame.shared() and len(frame.members) > 1:
             raise Refused("the reductions share no value that is itself a reduction")
+        if (width := frame.width()) > BLOCK_WIDTH:
+            raise Refused(f"a block would hold {width} results for each row, and at most {BLOCK_WIDTH} is accepted")
+        if not met and width == 1 and any(is_result(u, self.users) for u in frame.producers):
+            raise Refused(
+                "what they share is written down for its own sake, or what is computed from each element of it"
+            )
         group = met[0] if met else _Group(len(self.groups))
         group.pieces = group.extended(frame)
         group.producers.update(frame.producers)
@@ -180,6 +200,10 @@ def cascade(root: UOp, fuse_reduce: bool | None = None) -> UOp:
     if fuse_reduce is not None:
         return root
     search = _Search(root)
+    if ends := search.epilogues():
+        # the bodies have these in pieces, moved to where they are used: look again, at a graph that has them as memory
+        root = UOp.wrap([root], ends, lambda u: UOp(Ops.STAGE, (u,), Level.KERNEL))[0]
+        search = _Search(root)
     replaced = dict(search.sums)
     for group in search.groups:
         # what another cascade ends in is not to be had inside a block of this one

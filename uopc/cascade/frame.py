@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from uopc.cascade.lift import LEAVES, at_output, base, cone, lifted
@@ -141,18 +142,39 @@ class Frame:
             around += [ranges for ranges in below if self.along in ranges]
         return set.intersection(*around) - {self.along}
 
+    def width(self) -> int:
+        """How many results a block holds for each of its rows: all elements along axes that only some reductions
+        have."""
+        rows = self.rows() | {self.along}
+        around = ({r for i in body.at for r in i.ranges} - rows for body in self.bodies.values())
+        return max(math.prod(r.vmax + 1 for r in ranges) for ranges in around)
+
     def written(self) -> list[UOp]:
         """Producers that a block would compute again and again: those that other rows use too, that are used at several
-        places, or that are made of other producers."""
+        places, or that are made of producers that are not written down."""
         rows = self.rows()
-        out = []
-        for u in self.producers:
+        out: dict[UOp, None] = {}
+        for u in toposort(list(self.producers)):
+            if u not in self.producers:
+                continue
             asked = self.asked(u)
             mine = {r for at in asked for i in at for r in i.ranges}
-            nested = any(v in self.producers for v in toposort(u.src[0]))
-            if len(asked) != 1 or not rows <= mine or nested or u.arg.order is Order.LANES:
-                out.append(u)
-        return out
+            if len(asked) != 1 or not rows <= mine or u.arg.order is Order.LANES or self._nested(u, out):
+                out[u] = None
+        return list(out)
+
+    def _nested(self, u: UOp, written: Mapping[UOp, object]) -> bool:
+        """Whether a producer goes into ``u`` that is not ``written``, nor part of one that is."""
+        seen, stack = {u}, [u.src[0]]
+        while stack:
+            v = stack.pop()
+            if v in seen or v in written:
+                continue
+            if v in self.producers:
+                return True
+            seen.add(v)
+            stack += v.src
+        return False
 
 
 def tainted(x: UOp, members: Mapping[UOp, object] | set[UOp]) -> set[UOp]:

@@ -17,6 +17,7 @@ loops and the unit.  ``_hot.text`` is text with precedence, ``_hot.uses`` says w
 from __future__ import annotations
 
 import importlib
+import math
 import sys
 from typing import Any
 
@@ -25,15 +26,18 @@ from uopc.ops import Ops
 from uopc.render_c.kernel import Kernel
 from uopc.uop import UOp, toposort
 
-__all__ = ["render_c"]
+__all__ = ["STACK_BYTES", "render_c"]
+
+# What a kernel keeps for each thread stands on that thread's stack, of 8 MB where nobody says otherwise.
+STACK_BYTES = 4 << 20
 
 
 def render_c(root: UOp, name: str) -> str:
     """The C of a program: ``root`` is LINEAR, or a SINK of loop IR, which first goes through the stages that make it
     LINEAR.
 
-    ValueError for a program that cannot be put in order, or in which something stands outside the THREAD range that it
-    has.
+    ValueError for a program that cannot be put in order, in which something stands outside the THREAD range that it
+    has, or whose ALLOCs do not fit a thread's stack.
     """
     if not name.isidentifier() or not name.isascii():
         raise ValueError(f"{name!r} cannot be the name of a C function")
@@ -41,6 +45,9 @@ def render_c(root: UOp, name: str) -> str:
     if root.op is Ops.SINK:
         parameters = of_ops(toposort(root), Ops.BUFFER)  # also those that turn out not to be needed
         root = sys.modules[__name__].to_linear(root)
+    kept = sum(u.dtype.itemsize * math.prod(u.arg.shape) for u in of_ops(root.src, Ops.ALLOC))
+    if kept > STACK_BYTES:
+        raise ValueError(f"{name} would keep {kept} bytes in ALLOCs, and a thread's stack has room for {STACK_BYTES}")
     return Kernel(root, name, parameters).print()
 
 
