@@ -159,9 +159,7 @@ class _Search:
         if (width := frame.width()) > BLOCK_WIDTH:
             raise Refused(f"a block would hold {width} results for each row, and at most {BLOCK_WIDTH} is accepted")
         if not met and width == 1 and any(is_result(u, self.users) for u in frame.producers):
-            raise Refused(
-                "what they share is written down for its own sake, or what is computed from each element of it"
-            )
+            raise Refused("what they share is itself a result, or becomes one element by element")
         group = met[0] if met else _Group(len(self.groups))
         group.pieces = group.extended(frame)
         group.producers.update(frame.producers)
