@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from uopc.ops import ALU, Ops
@@ -78,6 +78,10 @@ class Cost:
     jumps: float = 0.0
     moved: dict[str, float] = field(default_factory=dict)
     tasks: int = 1
+
+    def beside(self, moved: dict[str, float], jumps: float) -> Cost:
+        """The same with bytes that are moved, and jumps."""
+        return Cost(self.operations, self.accesses, self.waits, self.again, jumps, moved, self.tasks)
 
     @property
     def core(self) -> float:
@@ -163,6 +167,7 @@ class Model:
         self.loads = [self._array(a.steps, a.slot, a.itemsize, a.around) for a in nest.loads]
         self.store = self._array(nest.store_steps, 0, nest.itemsize, frozenset())
         self.arrays = [*self.loads, self.store]
+        self.apart = len({a.slot for a in self.arrays}) == len(self.arrays)
 
     def _split(self, ranges: Iterable[UOp]) -> tuple[tuple[int, ...], int]:
         """The output axes among ranges, and how often the other loops run."""
@@ -198,24 +203,27 @@ class Model:
     def cost(self, opts: Any, crowded: bool = True) -> Cost:
         """The cost of the nest with these sizes, without blocks.  crowded: lines that fall into the same sets of a
         cache take more of it than they have bytes."""
-        moved, jumps = self.moved(opts, crowded)
-        return replace(self.core(opts), moved=moved, jumps=jumps)
+        loops = self.loops(opts)
+        return self._core(loops).beside(*self._moved(loops, crowded))
 
     def choose(self, candidates: Iterator[Any]) -> Any:
         """The first of the candidates that take about the least time.
 
         Steps that crowd a cache do not count here: ``blockize`` packs what has such.
         """
-
-        def seconds(c: Any) -> float:
-            return self.cost(c, crowded=False).seconds(self.machine)
+        known: dict[Any, float] = {}
 
         def first_of(some: list[Any]) -> Any:
-            times = [seconds(c) for c in some]
-            return next(c for c, t in zip(some, times) if t <= ALIKE * min(times))
+            least = math.inf
+            for c in some:
+                if c not in known:
+                    known[c] = self._seconds(c, ALIKE * least)
+                least = min(least, known[c])
+            return next(c for c in some if known[c] <= ALIKE * least)
 
         first = next(candidates)
-        if seconds(first) <= SURE * self.least(first):
+        known[first] = self._seconds(first, math.inf)
+        if known[first] <= SURE * self.least(first):
             return first
         # in which order a sum runs must not depend on how many cores there are
         alike = [first, *(c for c in candidates if c.unroll == first.unroll)]
@@ -225,6 +233,14 @@ class Model:
         tile = first_of(list(tiles.values())).upcast
         return first_of([c for c in alike if c.upcast == tile])
 
+    def _seconds(self, opts: Any, most: float) -> float:
+        """The time of sizes without blocks whose lines crowd no cache; where a core alone takes more than ``most``,
+        what it takes."""
+        loops = self.loops(opts)
+        core = self._core(loops)
+        alone = core.seconds(self.machine)
+        return alone if alone > most else core.beside(*self._moved(loops, False)).seconds(self.machine)
+
     def least(self, opts: Any) -> float:
         """Seconds that no sizes with the lanes of ``opts`` undercut: nothing is computed or read twice, all cores are
         busy."""
@@ -232,7 +248,7 @@ class Model:
         whole = _Loops(shape, (1,) * len(shape), opts)
         work = sum(weight * _vectors(axes, inner, whole) for axes, inner, _, weight in self.work)
         work += sum(_vectors(axes, around * own, whole) for axes, around, own, _ in self.chains) * TURN / MOST_SUMS
-        once = _together(self.arrays, [_footprint(a, shape) for a in self.arrays])
+        once = self._together([_footprint(a, shape) for a in self.arrays])
         moved = {level: once for level, size in _caches(m).items() if once > size * USABLE}
         far = sum(_footprint(a, shape) for a in self.arrays if a.across) if "L3" in moved else 0.0
         tasks = int(work * opts.lanes * opts.reduce_lanes // CHUNK_WORK) // m.cores * m.cores
@@ -240,10 +256,10 @@ class Model:
 
     # -- a core
 
-    def core(self, opts: Any) -> Cost:
+    def _core(self, loops: _Loops) -> Cost:
         """What a core does, memory aside."""
-        loops = self.loops(opts)
-        tile, count, v = loops.tile, loops.trips, opts.vector
+        opts, tile, count = loops.opts, loops.tile, loops.trips
+        v = opts.vector
         operations = waits = repeated = 0.0
         for axes, inner, again, weight in self.work:
             once = n = weight * _vectors(axes, inner, loops)
@@ -272,48 +288,62 @@ class Model:
 
     # -- memory
 
-    def moved(self, opts: Any, crowded: bool) -> tuple[dict[str, float], float]:
+    def _moved(self, loops: _Loops, crowded: bool) -> tuple[dict[str, float], float]:
         """Bytes that each level hands to the one before it, and slots that jumps to lines beyond L2 take."""
-        loops = self.loops(opts)
-        order = [*opts.threads, *(a for a in range(len(loops.trips)) if a not in opts.threads)]
+        threads = loops.opts.threads
+        order = [*threads, *(a for a in range(len(loops.trips)) if a not in threads)]
         order = [a for a in order if loops.trips[a] > 1]
+        grown = self._grown(order, loops)
         moved: dict[str, float] = {}
         jumps = 0.0
         for level, size in _caches(self.machine).items():
-            came = self._misses(size, WAYS[level] if crowded else 0, order, loops)
-            moved[level] = _together(self.arrays, came)
+            came = self._misses(size, WAYS[level] if crowded else 0, order, grown, loops)
+            moved[level] = self._together(came)
             if level == "L3" and moved[level]:
                 far = [n if _jumps(a, order, loops) else 0.0 for a, n in zip(self.arrays, came)]
-                jumps = JUMP * _together(self.arrays, far) / LINE
+                jumps = JUMP * self._together(far) / LINE
         return moved, jumps
 
-    def _misses(self, size: int, ways: int, order: list[int], loops: _Loops) -> list[float]:
+    def _grown(self, order: list[int], loops: _Loops) -> list[list[float]]:
+        """What each array takes of a cache: for a tile, and for as many of the inner loops as there are, one more each
+        time."""
+        held = list(loops.tile)
+        grown = [[_footprint(a, held) for a in self.arrays]]
+        for axis in reversed(order):
+            held[axis] = self.nest.shape[axis]
+            grown.append([_footprint(a, held) for a in self.arrays])
+        return grown
+
+    def _misses(self, size: int, ways: int, order: list[int], grown: list[list[float]], loops: _Loops) -> list[float]:
         """Bytes of each array that a cache of this size and so many ways asks for (ways 0: lines never crowd it).
 
         With the data of as many inner loops as it holds, each array comes once for each iteration of the loops around
         them, but for the innermost of those that do not move it.
         """
-        arrays = self.arrays
-        held, outside = list(loops.tile), list(order)
-        kept: list[float] | None = None
-        around: list[int] = order
-        while True:
-            taken = [_footprint(a, held) for a in arrays]
-            room = [n * _crowding(a, n, size // ways) for a, n in zip(arrays, taken)] if ways else taken
-            if _together(arrays, room) > size * USABLE:
+        for inside, taken in enumerate(grown):
+            room = [n * _crowding(a, n, size // ways) for a, n in zip(self.arrays, taken)] if ways else taken
+            if self._together(room) > size * USABLE:
+                kept = max(inside - 1, 0)
                 break
-            if not outside:
-                return [0.0] * len(arrays)  # all was there before
-            kept, around = taken, list(outside)
-            innermost = outside.pop()
-            held[innermost] = self.nest.shape[innermost]
+        else:
+            return [0.0] * len(self.arrays)  # all was there before
+        around = order[: len(order) - kept]
         came = []
-        for a, n in zip(arrays, kept or taken):
+        for a, n in zip(self.arrays, grown[kept]):
             mine = [x for x in around if x in a.loops]
-            while kept and mine and mine[-1] not in a.axes:
+            while inside and mine and mine[-1] not in a.axes:
                 mine.pop()
             came.append(n * math.prod([loops.trips[x] for x in mine]))
         return came
+
+    def _together(self, nbytes: list[float]) -> float:
+        """The bytes of all accesses: those to one memory are to the same elements."""
+        if self.apart:
+            return sum(nbytes)
+        largest: dict[int, float] = {}
+        for a, n in zip(self.arrays, nbytes):
+            largest[a.slot] = max(largest.get(a.slot, 0.0), n)
+        return sum(largest.values())
 
 
 def _caches(machine: Device) -> dict[str, int]:
@@ -377,14 +407,6 @@ def _crowding(array: _Array, footprint: float, way: int) -> float:
         return 1.0
     run = max(footprint / array.inner, LINE)
     return max(way / (way // math.gcd(array.stride, way) * run), 1.0)
-
-
-def _together(arrays: list[_Array], nbytes: list[float]) -> float:
-    """The bytes of several accesses: those to one array are to the same elements."""
-    largest: dict[int, float] = {}
-    for a, n in zip(arrays, nbytes):
-        largest[a.slot] = max(largest.get(a.slot, 0.0), n)
-    return sum(largest.values())
 
 
 def operations(values: list[UOp]) -> Iterable[tuple[UOp, float]]:

@@ -1,6 +1,6 @@
 """The memoised recursion of rangeify, without the recursion."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, final
 
 from uopc._hot.uop import UOp
@@ -11,7 +11,7 @@ class Engine:
     """Answers requests ``(node, idx, gate)``, each once, for as long as it lives (one kernel)."""
 
     def __init__(
-        self, moves: Mapping[Ops, Callable[..., Any]], values: Mapping[Ops, Callable[..., Any]], ctx: Any
+        self, moves: dict[Ops, Callable[..., Any]], values: dict[Ops, Callable[..., Any]], ctx: Any
     ) -> None: ...
     def run(self, node: UOp, idx: tuple[UOp, ...], gate: UOp | None = None) -> UOp:
         """The loop-program value of ``node`` at ``idx``, one index expression an axis of its shape."""

@@ -8,6 +8,7 @@ iteration does, and orders of the loops that threads share. All candidates sum i
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 
 from uopc.ops import Ops, Order
@@ -86,14 +87,14 @@ def _register_tiles(extent_b: int, extent_v: int, lanes: int, registers: int) ->
         return waste * max(rows * vectors, rows + vectors, 4 * vectors, 8) / (rows * vectors)
 
     room = registers - registers // 4
-    tiles = [
-        (b, v)
+    costs = {
+        (b, v): cost((b, v))
         for v in (4, 3, 2, 1)
         for b in (6, 8, 5, 4, 3, 2, 1)
         if b * v <= room and b <= max(extent_b, 1) and v * lanes <= max(extent_v, lanes)
-    ]
-    least = min(map(cost, tiles))
-    return sorted((t for t in tiles if cost(t) <= WORTH * least), key=lambda t: (round(cost(t), 2), -t[0] * t[1]))
+    }
+    least = min(costs.values())
+    return sorted((t for t, c in costs.items() if c <= WORTH * least), key=lambda t: (round(costs[t], 2), -t[0] * t[1]))
 
 
 def _tiles(nest: Nest, v: int, lanes: int, registers: int) -> list[dict[int, int]]:
@@ -142,7 +143,8 @@ class _Sharing:
         self.shape = nest.shape
         outer = _outer_reduces(nest)
         self.free = [a for a, r in enumerate(nest.outputs) if r is not None and all(r in u.ranges for u in outer)]
-        self.operations = sum(trips(u.ranges) for u in toposort(nest.values) if u.ranges)
+        computed = Counter(u.ranges for u in toposort(nest.values))
+        self.operations = sum(n * trips(ranges) for ranges, n in computed.items() if ranges)
 
     def orders(self, tiles: dict[int, int], v: int | None) -> list[tuple[int, ...]]:
         """The axes for these tiles, in orders that are worth a look, outermost first."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,11 +46,9 @@ class Opts:
     def __post_init__(self) -> None:
         for name in ("upcast", "block"):
             given = getattr(self, name)
-            pairs = given.items() if isinstance(given, Mapping) else given
-            object.__setattr__(
-                self, name, tuple(sorted((int(a), int(n)) for a, n in pairs if n != 1 or name == "block"))
-            )
-        if any(n < 1 for _, n in self.upcast) or self.unroll < 1:
+            pairs = [(int(a), int(n)) for a, n in dict(given).items() if n != 1 or name == "block"] if given else ()
+            object.__setattr__(self, name, tuple(sorted(pairs)))
+        if self.unroll < 1 or (self.upcast and min(n for _, n in self.upcast) < 1):
             raise ValueError(f"upcast {dict(self.upcast)} and unroll {self.unroll} must be at least 1")
 
     def upcast_of(self, axis: int) -> int:

@@ -91,9 +91,9 @@ def analyse(stores: list[tuple[UOp, UOp]]) -> Nest:
 
 def _itemsize(order: list[UOp]) -> int:
     """Bytes of the widest value among those that are computed most often: a result may be wider."""
-    runs = {u: trips(u.ranges) for u in order}
+    runs = {ranges: trips(ranges) for ranges in {u.ranges for u in order}}
     most = max(runs.values(), default=1)
-    return max((_register_size(u) for u, n in runs.items() if n * SELDOM > most), default=1)
+    return max((_register_size(u) for u in order if runs[u.ranges] * SELDOM > most), default=1)
 
 
 def _register_size(u: UOp) -> int:

@@ -37,13 +37,13 @@ cdef class Frame:
 cdef class Engine:
     """Answers requests; keeps the answers for as long as it lives (one kernel)."""
     cdef dict memo
-    cdef list moves, values
+    cdef dict moves, values
     cdef object ctx
 
-    def __init__(self, moves, values, ctx):
+    def __init__(self, dict moves not None, dict values not None, ctx):
         self.memo = {}
-        self.moves = [moves.get(op) for op in Ops]
-        self.values = [values.get(op) for op in Ops]
+        self.moves = moves
+        self.values = values
         self.ctx = ctx
 
     cdef Frame open(self, tuple request):
@@ -54,16 +54,18 @@ cdef class Engine:
         frame.combine = None
         if IS_ALU[u.code]:
             frame.waits = [(s, request[1] if s.shape_ else (), request[2]) for s in u.src]
-        elif self.moves[u.code] is not None:
-            rule = self.moves[u.code]
+            return frame
+        op = u.op
+        rule = self.moves.get(op)
+        if rule is not None:
             frame.combine = True
             frame.waits = [(u.src[0], rule(u, request[1], self.ctx), request[2])]
-        else:
-            rule = self.values[u.code]
-            if rule is None:
-                raise TypeError(f"rangeify knows no rule for {u!r}")
-            waits, frame.combine = rule(u, request[1], request[2], self.ctx)
-            frame.waits = list(waits)
+            return frame
+        rule = self.values.get(op)
+        if rule is None:
+            raise TypeError(f"rangeify knows no rule for {u!r}")
+        waits, frame.combine = rule(u, request[1], request[2], self.ctx)
+        frame.waits = list(waits)
         return frame
 
     def run(self, UOp node, tuple idx, gate=None):
