@@ -329,11 +329,11 @@ def _unpacked(tree: Any, out: Any) -> list[Any]:
             raise ValueError(f"out has {len(out)} arrays where the function returns 1")
         return [out[0] if isinstance(out, (tuple, list)) else out]
     if tree[0] is dict:
-        parts = {key: part for key, part in zip(tree[1], tree[2]) if _has_arrays(part)}
-        if not isinstance(out, dict) or out.keys() != parts.keys():
+        named = {key: part for key, part in zip(tree[1], tree[2]) if _has_arrays(part)}
+        if not isinstance(out, dict) or out.keys() != named.keys():
             given = list(out) if isinstance(out, dict) else f"a {type(out).__name__}"
-            raise ValueError(f"out has {given} where the function returns a dict of {list(parts)}")
-        return [array for key, part in parts.items() for array in _unpacked(part, out[key])]
+            raise ValueError(f"out has {given} where the function returns a dict of {list(named)}")
+        return [array for key, part in named.items() for array in _unpacked(part, out[key])]
     parts = [part for part in tree[1] if _has_arrays(part)]
     if not isinstance(out, (tuple, list)) or len(out) != len(parts):
         given = f"{len(out)} arrays" if isinstance(out, (tuple, list)) else f"a {type(out).__name__}"

@@ -70,11 +70,17 @@ def _integer(name: str, default: int | None, least: int = 0) -> int | None:
     return value
 
 
+def _folder(name: str) -> str | None:
+    """The same folder wherever this process may go."""
+    text = os.environ.get(name)
+    return os.path.abspath(os.path.expanduser(text)) if text else None
+
+
 def _omp_threads() -> int | None:
     """OMP_NUM_THREADS may be a list, one number a nesting level; the first one counts.  It is not ours: what makes no
     sense is ignored."""
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    return int(first) if first.isdigit() and int(first) > 0 else None
+    return min(int(first), 1 << 30) or None if first.isdecimal() and len(first) < 20 else None
 
 
 @lru_cache(maxsize=1)
@@ -86,7 +92,7 @@ def environment() -> Environment:
         cc=os.environ.get("CC") or None,
         num_threads=_integer("UOPC_NUM_THREADS", None, 1) or _omp_threads(),
         cache=os.environ.get("UOPC_CACHE", "1") != "0",
-        cache_dir=os.environ.get("UOPC_CACHE_DIR") or None,
+        cache_dir=_folder("UOPC_CACHE_DIR"),
         cache_limit=limit,
         arena_limit=_integer("UOPC_ARENA_LIMIT", None),
         debug=_integer("DEBUG", 0) or 0,

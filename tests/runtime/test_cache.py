@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -258,3 +259,67 @@ for n in range(1000): compile_source(os.environ["AXPY"] + f"int variant{n};")
         assert path and ctypes.CDLL(path).axpy
     time.sleep(0.1)  # the killed processes' compilers finish on their own
     assert not os.listdir(tmp_path / "tmp")
+
+
+def test_a_folder_that_was_put_in_the_place_of_ours_is_not_loaded_from(settings, tmp_path, axpy_source):
+    """Whoever may rename the folder above can put another there; the one that was found safe is open."""
+    compile_source(axpy_source)
+    cache = disk_cache()
+    (entry,) = [name for name in names(cache) if name.endswith(".so")]
+    os.rename(cache.path, tmp_path / "moved")
+    os.mkdir(cache.path)
+    with open(os.path.join(cache.path, entry), "wb") as file:
+        file.write(b"not ours")
+    clear_memory_cache()
+    library = compile_source(axpy_source)
+    assert library.launch("axpy")[1] == 10000 and library.path.endswith(entry)
+    assert os.listdir(tmp_path / "moved") and os.listdir(cache.path) == [entry]
+
+
+def test_a_folder_that_is_deleted_while_in_use(settings, axpy_source):
+    compile_source(axpy_source)
+    shutil.rmtree(os.path.dirname(disk_cache().path))
+    clear_memory_cache()
+    for n in range(3):
+        assert compile_source(axpy_source + f"int n{n};").launch("axpy")[1] == 10000
+    assert not os.path.exists(disk_cache().path) and disk_cache().clear() == 0
+
+
+def test_a_relative_folder_stays_where_it_was(python, tmp_path):
+    code = """
+from uopc.runtime.compiler import clear_memory_cache
+for folder in sys.argv[1:]:
+    os.chdir(folder)
+    clear_memory_cache()
+    check(make())
+    print(compile_source(os.environ["AXPY"]).path)
+"""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    paths = python(f"os.chdir({str(tmp_path)!r})\n" + code, "a", "../b", UOPC_CACHE_DIR="rel").split()
+    assert len(set(paths)) == 1 and os.path.isabs(paths[0])
+    assert not os.listdir(tmp_path / "a") and not os.listdir(tmp_path / "b")
+
+
+def test_a_user_without_a_home(settings, monkeypatch, axpy_source, tmp_path):
+    settings(UOPC_CACHE_DIR=None)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.warns(RuntimeWarning, match="no home"):
+        assert compile_source(axpy_source).launch("axpy")[1] == 10000
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_clock_that_goes_backwards(tmp_path):
+    """Files from the future are not preferred for ever, what was just stored is there, what a writer left goes."""
+    cache = DiskCache(str(tmp_path / "c"), 4 * (len(IMAGE) + 24))
+    for key in KEYS[:4]:
+        os.utime(cache.store(key, IMAGE), (time.time() + 1e6,) * 2)
+    left = os.path.join(cache.path, "dead.1.1.tmp")
+    open(left, "w").close()
+    os.utime(left, (time.time() + 1e6,) * 2)
+    path = cache.store(KEYS[4], IMAGE)
+    assert not os.path.exists(left)
+    assert path and cache.load(KEYS[4]) == path
+    assert sum(os.path.getsize(os.path.join(cache.path, name)) for name in names(cache)) <= cache.limit
+    assert cache.store(KEYS[5], IMAGE) == cache.load(KEYS[5])

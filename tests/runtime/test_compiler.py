@@ -203,14 +203,3 @@ def test_nothing_is_left_behind(settings, tmp_path, n_open):
     assert not list(left.iterdir())
     for fd in held:
         os.close(fd)
-
-
-def test_without_standard_streams(python):
-    """Descriptors 0 to 2 are closed in some daemons: the files of a compilation then get these numbers."""
-    code = """
-for fd in (0, 1, 2): os.close(fd)
-try: check(make())
-except BaseException: os._exit(1)
-os._exit(0)
-"""
-    assert python(code, check=False).returncode == 0

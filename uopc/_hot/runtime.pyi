@@ -21,10 +21,10 @@ Argument: TypeAlias = int | tuple[int, int]  # a slot, or (slot, byte offset)
 
 @final
 class Library:
-    """A shared object, loaded while this object lives; fd, if given, is closed after unloading."""
+    """A shared object, loaded while this object lives; opened: its name for the loader, if that is another."""
 
     path: str
-    def __init__(self, path: str, fd: int = -1) -> None: ...
+    def __init__(self, path: str, opened: str | None = None) -> None: ...
     def address(self, name: str) -> Address: ...
     def launch(self, name: str) -> tuple[Address, int, int, int]:
         """(address of NAME_range, trips, chunk, schedule).  LookupError if there is no such kernel."""

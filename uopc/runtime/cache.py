@@ -71,6 +71,8 @@ class DiskCache:
                 os.close(fd)
 
     def _open_private(self) -> int:
+        if not os.path.isabs(self.path):  # "~", as it was
+            raise CacheRefused(f"{self.path}: this user has no home folder; UOPC_CACHE_DIR names another")
         try:
             os.makedirs(os.path.dirname(self.path), exist_ok=True)
             with suppress(FileExistsError):
@@ -94,6 +96,10 @@ class DiskCache:
         """The path of a kernel whose file is whole, else None.  A damaged file is removed."""
         name = key + SUFFIX
         return os.path.join(self.path, name) if self._read(name) is not None else None
+
+    def opened(self, path: str) -> str:
+        """A path to the same file by way of the folder that was found safe, whatever has its name by now."""
+        return f"/proc/self/fd/{self._folder}/{os.path.basename(path)}"
 
     def store(self, key: str, image: bytes, *others: str) -> str | None:
         """Keep a kernel, or several in one library under the key of each.
@@ -181,7 +187,10 @@ class DiskCache:
     # -- all of them
 
     def files(self) -> list[tuple[float, int, str]]:
-        """(time of last use, bytes, name) of each file, oldest first.  Sweeps what dead writers left aside."""
+        """(time of last use, bytes, name) of each file, oldest first.  Sweeps what dead writers left aside.
+
+        A time from the future, where a clock was put back, says nothing, and counts as the oldest.
+        """
         found = []
         now = time.time()
         with suppress(OSError), os.scandir(self._folder) as entries:
@@ -189,8 +198,9 @@ class DiskCache:
                 with suppress(OSError):
                     facts = entry.stat(follow_symlinks=False)
                     if entry.name.endswith((SUFFIX, NOTE, TUNED)):
-                        found.append((facts.st_mtime, facts.st_size, entry.name))
-                    elif entry.name.endswith(ASIDE) and now - facts.st_mtime > STALE_SECONDS:
+                        used = facts.st_mtime if facts.st_mtime < now + STALE_SECONDS else 0.0
+                        found.append((used, facts.st_size, entry.name))
+                    elif entry.name.endswith(ASIDE) and abs(now - facts.st_mtime) > STALE_SECONDS:
                         self._remove(entry.name)
         return sorted(found)
 
@@ -216,7 +226,9 @@ class DiskCache:
         """Keep the folder within its bounds, and sweep it, without looking at every file for every file stored."""
         self._stores += 1
         if self._bytes is None or self._stores % RESCAN_STORES == 0:
-            names = os.listdir(self._folder)
+            names: list[str] = []
+            with suppress(OSError):
+                names = os.listdir(self._folder)
             self._bytes = len(names) * TYPICAL_BYTES
             if len(names) > MAX_FILES or any(name.endswith(ASIDE) for name in names):
                 self._evict()

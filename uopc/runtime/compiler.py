@@ -9,10 +9,10 @@ nothing can be left behind however the process ends.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
-import signal
 import sys
 import threading
 from collections import OrderedDict
@@ -63,56 +63,6 @@ class CompileError(RuntimeError):
     def __init__(self, output: str, path: str, command: Sequence[str]) -> None:
         self.output, self.path, self.command = output, path, tuple(command)
         super().__init__(f"{shlex.join(command)} failed on {path}:\n{output}")
-
-
-# ----------------------------------------------------------------------------------------------- running processes --
-
-
-def _memory_file(name: str, content: bytes = b"") -> int:
-    fd = os.memfd_create(name, os.MFD_CLOEXEC)
-    view = memoryview(content)
-    offset = 0
-    while offset < len(view):
-        offset += os.pwrite(fd, view[offset:], offset)
-    return fd
-
-
-def _content(fd: int) -> bytes:
-    content = b""
-    while part := os.pread(fd, 1 << 24, len(content)):
-        content += part
-    return content
-
-
-def _run(argv: list[str], stdin: int | None = None, shared: Sequence[int] = ()) -> tuple[int, str]:
-    """Run a program with `shared` descriptors open under the same numbers.  Returns (exit code, all that it printed).
-
-    posix_spawn and files in place of the subprocess module and pipes: importing that takes as long as a compiler run.
-    """
-    said = _memory_file("uopc-output")
-    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        actions = [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in shared]  # which clears close-on-exec
-        actions += [(os.POSIX_SPAWN_DUP2, null if stdin is None else stdin, 0)]
-        actions += [(os.POSIX_SPAWN_DUP2, said, 1), (os.POSIX_SPAWN_DUP2, said, 2)]
-        pid = os.posix_spawn(
-            argv[0], argv, os.environ, file_actions=actions, setsigmask=(), setsigdef=(signal.SIGPIPE, signal.SIGXFSZ)
-        )
-        try:
-            _, status = os.waitpid(pid, 0)
-            code = os.waitstatus_to_exitcode(status)
-        except ChildProcessError:
-            code = 0  # SIGCHLD is ignored in this process: what the program made has to speak for it
-        except BaseException:
-            os.kill(pid, signal.SIGKILL)
-            with suppress(ChildProcessError):
-                os.waitpid(pid, 0)
-            raise
-        text = _content(said).decode("utf-8", "replace")
-        return code, text + (f"\nkilled by signal {-code}" if code < 0 else "")
-    finally:
-        os.close(said)
-        os.close(null)
 
 
 # --------------------------------------------------------------------------------------------- finding the compiler --
@@ -214,54 +164,71 @@ def _ask(command: tuple[str, ...]) -> list[str]:
     return [version] if code or other_code or path is None else [version, path, libgcc.strip()]
 
 
+def _run(argv: list[str], stdin: int | None = None, shared: Sequence[int] = ()) -> tuple[int, str]:
+    """As ``spawn.run``.  CompilerNotFound if there is no such program, or it is none."""
+    from uopc.runtime.spawn import NOT_RUN, run
+
+    try:
+        return run(argv, stdin, shared)
+    except OSError as error:
+        if error.errno not in NOT_RUN:
+            raise
+        raise CompilerNotFound(f"{argv[0]} cannot be run: {error.strerror}. {_advice()}") from error
+
+
 # ------------------------------------------------------------------------------------------------------- compiling --
 
 
 def _build(compiler: Compiler, source: str, flags: tuple[str, ...]) -> bytes:
-    """The bytes of a shared library.  CompileError if the compiler fails."""
+    """The bytes of a shared library.  CompileError if the compiler fails, CompilerNotFound if it is gone."""
     if not compiler.is_gcc:  # for gcc alone; to zig a tuning names the processor, and takes back -march
         flags = tuple(flag for flag in flags if not flag.startswith(("-mtune=", "-fira-")))
     command = [*compiler.command, *ALWAYS, *flags]
-    if compiler.linker is not None:
-        return _build_in_memory(command, *compiler.linker, source)
-    return _build_in_folder(command, source)
+    image = _build_in_memory(command, *compiler.linker, source) if compiler.linker is not None else None
+    return image or _build_in_folder(command, source)
 
 
-def _build_in_memory(command: list[str], linker: str, libgcc: str, source: str) -> bytes:
-    """With gcc, which writes its output into whatever file it is given."""
-    text, obj, library = _memory_file("uopc.c", source.encode()), _memory_file("uopc.o"), _memory_file("uopc.so")
-    try:
+def _build_in_memory(command: list[str], linker: str, libgcc: str, source: str) -> bytes | None:
+    """With gcc, which writes its output into whatever file it is given.
+
+    None where the linker does not: GNU's does, and may not be the one in use.
+    """
+    from uopc.runtime.spawn import content, memory_file
+
+    with (
+        memory_file("uopc.c", source.encode()) as text,
+        memory_file("uopc.o") as obj,
+        memory_file("uopc.so") as library,
+    ):
         compile_command = [*command, "-pipe", "-c", "-x", "c", "-", "-o", f"/dev/fd/{obj}"]
         code, said = _run(compile_command, text, [obj])
         if code != 0 or not os.fstat(obj).st_size:
-            raise CompileError(said, _keep(source), compile_command)
+            raise CompileError(_complaint(code, said), _keep(source), compile_command)
         link_command = [linker, *LINK_FLAGS, "-o", f"/dev/fd/{library}", f"/dev/fd/{obj}", libgcc]
-        code, said = _run(link_command, None, [obj, library])
-        image = _content(library)
-        if code != 0 or not image:
-            raise CompileError(said, _keep(source), link_command)
-        return image
-    finally:
-        for fd in (text, obj, library):
-            os.close(fd)
+        code, _ = _run(link_command, None, [obj, library])
+        return None if code else content(library)
 
 
 def _build_in_folder(command: list[str], source: str) -> bytes:
     """With compilers that write aside and rename, and bring their own linker."""
     import tempfile
 
+    from uopc.runtime.spawn import memory_file
+
     with tempfile.TemporaryDirectory(prefix="uopc-") as folder:
         path = os.path.join(folder, "kernel.so")
         whole = [*command, "-shared", "-x", "c", "-", "-o", path, "-lm"]
-        text = _memory_file("uopc.c", source.encode())
-        try:
+        with memory_file("uopc.c", source.encode()) as text:
             code, said = _run(whole, text)
-        finally:
-            os.close(text)
         if code != 0 or not os.path.exists(path):
-            raise CompileError(said, _keep(source), whole)
+            raise CompileError(_complaint(code, said), _keep(source), whole)
         with open(path, "rb") as file:
             return file.read()
+
+
+def _complaint(code: int, said: str) -> str:
+    """What the compiler said, or what is to be said of one that is silent."""
+    return said if code else f"it ended as if all were well and wrote nothing\n{said}"
 
 
 def _keep(source: str) -> str:
@@ -277,14 +244,21 @@ def _keep(source: str) -> str:
     return path
 
 
+_images = itertools.count(1)
+
+
 def _load_image(image: bytes) -> Library:
     """Load a library that is in no folder.
 
-    The library owns its descriptor: the loader takes two files with one name for the same file, and the name of an
-    anonymous file is its number, which must therefore not be given to another while the library is loaded.
+    Nothing but the mapping is left of the file: with a descriptor for each library, a process without a cache would run
+    out of them.  The loader takes two files with one name for the same file, and numbers of descriptors come again, so
+    the name is made unique: in each step of its path a bit of a count, `/./` or `///`.
     """
-    fd = _memory_file("uopc.so", image)
-    return Library(f"/proc/self/fd/{fd}", fd)
+    from uopc.runtime.spawn import memory_file
+
+    with memory_file("uopc.so", image) as fd:
+        steps = format(next(_images), "b").replace("0", "//").replace("1", "./")
+        return Library(f"/proc/self/fd/{fd}", f"/proc/self/fd/{steps}{fd}")
 
 
 # ----------------------------------------------------------------------------------------------------------- caches --
@@ -334,10 +308,12 @@ def _alone(key: str) -> Iterator[None]:
     """Hold the right to make this kernel among the threads of this process."""
     with _guard:
         lock = _making.setdefault(key, threading.Lock())
-    with lock:
-        yield
-    with _guard:
-        _making.pop(key, None)
+    try:
+        with lock:
+            yield
+    finally:
+        with _guard:
+            _making.pop(key, None)
 
 
 def _key(compiler: Compiler, flags: tuple[str, ...], source: str) -> str:
@@ -372,7 +348,7 @@ def _load(cache: DiskCache, key: str) -> Library | None:
     if path is None:
         return None
     try:
-        return Library(path)
+        return Library(path, cache.opened(path))
     except OSError:
         return None
 
@@ -474,9 +450,12 @@ def _at_once(work: Callable[[S], T], items: Sequence[S]) -> list[T]:
         except BaseException as error:  # of whichever thread, and Ctrl-C in this one
             errors.append(error)
 
-    threads = [threading.Thread(target=take, daemon=True) for _ in range(min(device().cores, len(items)) - 1)]
-    for thread in threads:
-        thread.start()
+    threads = []
+    with suppress(RuntimeError):  # threads are not to be had: at the end of the interpreter, or under a limit
+        for _ in range(min(device().cores, len(items)) - 1):
+            thread = threading.Thread(target=take, daemon=True)
+            thread.start()
+            threads.append(thread)
     take()
     for thread in threads:
         thread.join()

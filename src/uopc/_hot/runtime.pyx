@@ -14,7 +14,6 @@ from cpython.object cimport PyObject
 from libc.errno cimport EINTR
 from libc.stdlib cimport calloc, free
 from posix.dlfcn cimport RTLD_GLOBAL, RTLD_LOCAL, RTLD_NOW, dlclose, dlerror, dlopen, dlsym
-from posix.unistd cimport close
 
 
 cdef extern from "Python.h":
@@ -203,26 +202,22 @@ cdef void need_libm() noexcept:
 cdef class Library:
     """A shared object, loaded while this object lives.  Plans hold the libraries whose kernels they run.
 
-    fd: a descriptor to own and close after unloading, for a path in /proc/self/fd.  OSError if it cannot be loaded.
+    opened: the name to give to the loader, where that is not the path.  OSError if it cannot be loaded.
     """
 
     cdef void *handle
     cdef readonly str path
-    cdef int fd
 
-    def __cinit__(self, path, int fd=-1):
-        self.fd = fd
+    def __cinit__(self, path, opened=None):
         self.path = path
         need_libm()
-        self.handle = dlopen(path.encode("utf-8", "surrogateescape"), RTLD_NOW | RTLD_LOCAL)
+        self.handle = dlopen((opened or path).encode("utf-8", "surrogateescape"), RTLD_NOW | RTLD_LOCAL)
         if self.handle == NULL:
             raise OSError(f"cannot load {path}: {dlerror().decode('utf-8', 'replace')}")
 
     def __dealloc__(self):
         if self.handle != NULL:
             dlclose(self.handle)
-        if self.fd >= 0:
-            close(self.fd)
 
     cdef void *symbol(self, str name) except NULL:
         cdef void *found = dlsym(self.handle, name.encode())
