@@ -14,7 +14,7 @@ FAULTY = {  # what a script does in place of compiling: the error, and what its 
     "exit 0": (CompileError, "wrote nothing"),
     "exit 3": (CompileError, "failed on"),
     "kill -SEGV $$": (CompileError, "killed by signal 11"),
-    "echo no > $last; exit 0": (CompileError, "failed on"),  # no object
+    "echo no > $out; exit 0": (CompileError, "failed on"),  # no object
     'exec "$cc" "$@" -o /dev/full': (CompileError, "No space left"),
     "yes 'error: again' | head -c 9000000; exit 1": (CompileError, "error: again"),
 }
@@ -28,7 +28,8 @@ def script(tmp_path, settings):
     def make(does, shebang="#!/bin/sh"):
         path = tmp_path / "bin-cc"
         ask = f'case "$*" in *--version*|*-print*) exec {" ".join(real)} "$@";; esac'
-        path.write_text(f"{shebang}\ncc={real[0]}\n{ask}\nfor last; do :; done\n{does}\n")
+        where = 'for word; do [ "$was" = -o ] && out=$word; was=$word; done'
+        path.write_text(f"{shebang}\ncc={real[0]}\n{ask}\n{where}\n{does}\n")
         path.chmod(0o755)
         settings(CC=path)
         return path
