@@ -11,10 +11,10 @@ from uopc.runtime.compiler import CompileError, CompilerNotFound, disk_cache, fi
 from uopc.runtime.spawn import MOST_SAID
 
 FAULTY = {  # what a script does in place of compiling: the error, and what its text must have
-    "exit 0": (CompileError, "wrote nothing"),
+    "exit 0": (CompileError, "wrote no library"),
     "exit 3": (CompileError, "failed on"),
     "kill -SEGV $$": (CompileError, "killed by signal 11"),
-    "echo no > $out; exit 0": (CompileError, "failed on"),  # no object
+    "echo no > $out; exit 0": (CompileError, "wrote no library"),  # no object
     'exec "$cc" "$@" -o /dev/full': (CompileError, "No space left"),
     "yes 'error: again' | head -c 9000000; exit 1": (CompileError, "error: again"),
 }

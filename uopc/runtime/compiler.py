@@ -220,15 +220,17 @@ def _build_in_folder(command: list[str], source: str) -> bytes:
         whole = [*command, "-shared", "-x", "c", "-", "-o", path, "-lm"]
         with memory_file("uopc.c", source.encode()) as text:
             code, said = _run(whole, text)
-        if code != 0 or not os.path.exists(path):
+        image = b""
+        with suppress(OSError), open(path, "rb") as file:
+            image = file.read()
+        if code != 0 or not image.startswith(b"\x7fELF"):
             raise CompileError(_complaint(code, said), _keep(source), whole)
-        with open(path, "rb") as file:
-            return file.read()
+        return image
 
 
 def _complaint(code: int, said: str) -> str:
     """What the compiler said, or what is to be said of one that is silent."""
-    return said if code else f"it ended as if all were well and wrote nothing\n{said}"
+    return said if code else f"it ended as if all were well and wrote no library\n{said}"
 
 
 def _keep(source: str) -> str:
