@@ -180,6 +180,8 @@ def test_many_columns_are_no_row_of_a_block(name):
         kept = [u.dtype.itemsize * math.prod(u.arg.shape) for u in kernel.linear.src if u.op is Ops.ALLOC]
         assert sum(kept) <= STACK_BYTES // 4
     assert uopc.explain(make()).recompute <= 1.5
+    if name != "sums of rows and columns":  # whose logarithms each of the results computes
+        assert work(make) <= 1.1 * work(make, fuse_reduce=False)
     right(make(), 4e-6)
 
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 
 from uopc.cascade.chain import links, refusal
 from uopc.cascade.derivation import Builder, Piece
-from uopc.cascade.epilogue import epilogue, is_result
+from uopc.cascade.epilogue import epilogue, is_wanted
 from uopc.cascade.factors import summands
 from uopc.cascade.formulas import Report, report_of
 from uopc.cascade.frame import Frame, Refused, alone
@@ -103,6 +103,7 @@ class _Search:
         self.sums: dict[UOp, UOp] = {}
         self.findings: list[tuple[Frame, str | None, _Group | None]] = []
         self.inside: set[UOp] = set()  # what the blocks of a cascade compute
+        self.late: list[Frame] = []  # to be looked at last: a cascade if they join another one
         self.users: dict[UOp, list[UOp]] = {}
         order = toposort(root)
         self.place = {u: k for k, u in enumerate(order)}
@@ -114,6 +115,8 @@ class _Search:
                 below = cone(u.src[0])
                 if len(below) <= MAX_BODY and any(v.op is Ops.REDUCE for v in below):
                     self.consider(u)
+        for frame in self.late:
+            self.settle(frame)
 
     def epilogues(self) -> list[UOp]:
         """What is computed from values that are written down, where that is not just the value itself."""
@@ -128,7 +131,17 @@ class _Search:
             return
         if u in self.inside and not any(u in g.written for g in self.groups):
             self.findings.append((frame, "a block of another cascade computes it", None))
-            return
+        elif self.wanted(frame):
+            self.late.append(frame)
+        else:
+            self.settle(frame)
+
+    def wanted(self, frame: Frame) -> bool:
+        """Whether a frame of nothing but sums of rows would compute again what is written down anyway."""
+        return frame.width() == 1 and any(is_wanted(u, self.users) for u in frame.producers)
+
+    def settle(self, frame: Frame) -> None:
+        """Derive the cascade of a frame, or those of its terms; or note why not."""
         try:
             self.accept(frame)
         except Refused as why:
@@ -158,8 +171,8 @@ class _Search:
             raise Refused("the reductions share no value that is itself a reduction")
         if (width := frame.width()) > BLOCK_WIDTH:
             raise Refused(f"a block would hold {width} results for each row, and at most {BLOCK_WIDTH} is accepted")
-        if not met and width == 1 and any(is_result(u, self.users) for u in frame.producers):
-            raise Refused("what they share is itself a result, or becomes one element by element")
+        if not met and self.wanted(frame):
+            raise Refused("what they share, or what is computed from each element of it, is written down anyway")
         group = met[0] if met else _Group(len(self.groups))
         group.pieces = group.extended(frame)
         group.producers.update(frame.producers)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from uopc.cascade.lift import cone
 from uopc.ops import ALU, PLAIN, Ops
 from uopc.uop import UOp
+
+# What is repeated so many times is computed once and written down (kernelize's rule for broadcasts).
+MANY = 4
 
 
 def epilogue(u: UOp, users: dict[UOp, list[UOp]], place: dict[UOp, int]) -> UOp:
@@ -30,12 +35,15 @@ def _elementwise(v: UOp, u: UOp, first: UOp, others: set[UOp]) -> bool:
     return v.op in ALU and v.shape == u.shape and not any(w.op is Ops.REDUCE for s in beside for w in cone(s))
 
 
-def is_result(u: UOp, users: dict[UOp, list[UOp]]) -> bool:
-    """Whether ``u``, or what is computed from each element of it, is written down whatever a cascade makes of it."""
+def is_wanted(u: UOp, users: dict[UOp, list[UOp]]) -> bool:
+    """Whether ``u``, or what is computed from each element of it, is written down whatever a cascade makes of it: as a
+    result, or because many are computed from each."""
     seen, stack = {u}, [u]
     while stack:
         for v in users.get(stack.pop(), ()):
-            if v.op in (Ops.STAGE, Ops.SINK):
+            if v.op in (Ops.STAGE, Ops.SINK) or (
+                v.op is Ops.EXPAND and math.prod(v.shape) >= MANY * math.prod(v.src[0].shape)
+            ):
                 return True
             if v.op in ALU | PLAIN and v not in seen:
                 seen.add(v)
