@@ -25,6 +25,10 @@ from uopc.ops import TABLE, Flags, Ops
 cdef extern from "Python.h":
     object PyObject_Vectorcall(object fn, PyObject** args, size_t nargs, PyObject* kwnames)
 
+cdef extern from *:
+    # nothing here waits for what it asks for
+    void prefetch "__builtin_prefetch"(const void*) noexcept nogil
+
 cdef enum:
     MAX_VARIANTS = 64      # orders of the sources of one pattern
     DIRECT_STEPS = 32      # rewrites of one node before it takes the slower path, which sees circles
@@ -121,6 +125,7 @@ cdef int drain(Rewriter rw, Stack* st) except -1:
             found = memo_get(memo, PyTuple_GET_ITEM(src, i))
             if not is_final(found):
                 push(st, PyTuple_GET_ITEM(src, i))
+                prefetch(<PyObject*>(<UOp>PyTuple_GET_ITEM(src, i)).src)  # looked at when it is popped
                 ready = False
             elif found != PyTuple_GET_ITEM(src, i):
                 changed = True

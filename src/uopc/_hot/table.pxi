@@ -1,5 +1,17 @@
-# The table of nodes: open addressing over borrowed pointers, and ``intern``, through which every node is made.
-# Included by uop.pyx.
+# How a node is found again, and ``intern``, through which every node is made.  Included by uop.pyx.
+#
+# A node is listed by its first source, as one of that source's users: these are few, and lie where memory was read a
+# moment ago.  Nodes without sources, and the users of a source that has many (a hub: a constant, a buffer), are in a
+# table for all: open addressing over borrowed pointers.  In large graphs each look into it waits for memory.
+
+cdef enum:
+    MOST_LISTED = 6                # users, then their source is a hub as long as it lives
+    HUB = 255
+
+cdef enum:                         # UOp.place
+    NOWHERE = 0
+    LISTED = 1
+    IN_TABLE = 2
 
 cdef struct Entry:
     # the hash stands beside the node, so that a probe that fails does not touch the node
@@ -8,7 +20,8 @@ cdef struct Entry:
 
 cdef Entry* table = NULL
 cdef uint64_t table_mask = 0, table_used = 0
-cdef uint64_t table_version = 0    # changes with every node that comes or goes
+cdef uint64_t living = 0           # nodes, in the table and out of it
+cdef uint64_t version = 0          # changes with every node that comes or goes
 
 
 cdef inline uint64_t mix(uint64_t h, uint64_t v) noexcept nogil:
@@ -46,35 +59,50 @@ cdef bint same_arg(object a, object b) except -1:
     return a == b
 
 
-cdef int grow() except -1:
+cdef int reserve(uint64_t count) except -1:
+    """Have room in the table for ``count`` nodes more."""
     global table, table_mask
     cdef uint64_t old_cap = table_mask + 1 if table != NULL else 0
     cdef uint64_t cap = old_cap * 2 if old_cap else 4096
     cdef Entry* old = table
-    cdef Entry* fresh = <Entry*>calloc(cap, sizeof(Entry))
-    cdef uint64_t i, j
+    cdef Entry* fresh
+    cdef uint64_t i
+    if old_cap >= (table_used + count) * 2:
+        return 0
+    fresh = <Entry*>calloc(cap, sizeof(Entry))
     if fresh == NULL:
         raise MemoryError()
-    for i in range(old_cap):
-        if old[i].node != NULL:
-            j = old[i].h & (cap - 1)
-            while fresh[j].node != NULL:
-                j = (j + 1) & (cap - 1)
-            fresh[j] = old[i]
     table = fresh
     table_mask = cap - 1
+    for i in range(old_cap):
+        if old[i].node != NULL:
+            table_set(old[i].h, old[i].node)
     free(old)
     return 0
 
 
-cdef void table_remove(PyObject* node, uint64_t h) noexcept:
-    """Take a dying node out, shifting later entries of its probe run back so that no tombstone is needed."""
-    global table_used, table_version
+cdef inline void table_set(uint64_t h, PyObject* node) noexcept:
+    cdef uint64_t i = h & table_mask
+    while table[i].node != NULL:
+        i = (i + 1) & table_mask
+    table[i].h = h
+    table[i].node = node
+
+
+cdef inline PyObject* table_get(uint64_t h, uint64_t* i) noexcept:
+    """The next node of this hash from entry ``i`` on, which then is where it stands; or NULL."""
+    while table[i[0]].node != NULL and table[i[0]].h != h:
+        i[0] = (i[0] + 1) & table_mask
+    return table[i[0]].node
+
+
+cdef void table_remove(uint64_t h, PyObject* node) noexcept:
+    """Take a node out, shifting later entries of its probe run back so that no tombstone is needed."""
+    global table_used
     cdef uint64_t i = h & table_mask, j, home
     while table[i].node != node:
         i = (i + 1) & table_mask
     table_used -= 1
-    table_version += 1
     j = i
     while True:
         table[i].node = NULL
@@ -99,46 +127,103 @@ cdef inline bint same_sources(tuple a, tuple b) noexcept:
     return True
 
 
-cdef UOp find(uint64_t h, int code, DInfo info, tuple src, object arg, uint64_t* free_slot):
-    """The living node with these parts, or None: then ``free_slot`` is where it belongs, until the table changes."""
-    cdef uint64_t i = h & table_mask, version
+cdef inline bint is_listed(tuple src) noexcept:
+    """Whether a node over ``src`` is looked for among the users of its first source."""
+    return PyTuple_GET_SIZE(src) > 0 and (<UOp>PyTuple_GET_ITEM(src, 0)).users_listed != HUB
+
+
+cdef UOp find(uint64_t h, int code, DInfo info, tuple src, object arg):
+    """The living node with these parts, or None."""
+    cdef bint listed = is_listed(src)
+    cdef uint64_t i = h & table_mask, before
+    cdef PyObject* p = (<UOp>PyTuple_GET_ITEM(src, 0)).users if listed else table_get(h, &i)
     cdef UOp u
     cdef list rejected = None
-    while table[i].node != NULL:
-        if table[i].h == h:
-            u = <UOp>table[i].node
-            if u.code == code and u.info is info and same_sources(u.src, src) \
-                    and (rejected is None or u not in rejected):
-                if u.arg is arg:
-                    return u
-                version = table_version
+    while p != NULL:
+        if (<UOp>p).h == h and (<UOp>p).code == code and (<UOp>p).info is info and same_sources((<UOp>p).src, src):
+            u = <UOp>p
+            if u.arg is arg:
+                return u
+            if rejected is None or u not in rejected:
+                before = version
                 if same_arg(u.arg, arg):
                     return u
-                if version != table_version:  # the comparison ran Python code: start again, without this one
+                if before != version:  # the comparison ran Python code: start again, without this one
                     rejected = [u] if rejected is None else rejected + [u]
+                    listed = is_listed(src)
                     i = h & table_mask
+                    p = (<UOp>PyTuple_GET_ITEM(src, 0)).users if listed else table_get(h, &i)
                     continue
-        i = (i + 1) & table_mask
-    free_slot[0] = i
+        if listed:
+            p = (<UOp>p).next_user
+        else:
+            i = (i + 1) & table_mask
+            p = table_get(h, &i)
     return None
+
+
+cdef int enter(UOp u) except -1:
+    """Make ``u``, which is new, the node that is found."""
+    global living, version
+    cdef UOp first = None
+    reserve(MOST_LISTED + 1)
+    if PyTuple_GET_SIZE(u.src) > 0:
+        first = <UOp>PyTuple_GET_ITEM(u.src, 0)
+        if first.users_listed == MOST_LISTED:
+            first.users_listed = HUB
+            while first.users != NULL:
+                move_to_table(<UOp>first.users)
+                first.users = (<UOp>first.users).next_user
+    if first is None or first.users_listed == HUB:
+        move_to_table(u)
+    else:
+        u.place = LISTED
+        u.next_user = first.users
+        first.users = <PyObject*>u
+        first.users_listed += 1
+    living += 1
+    version += 1
+    return 0
+
+
+cdef inline void move_to_table(UOp u) noexcept:
+    global table_used
+    u.place = IN_TABLE
+    table_set(u.h, <PyObject*>u)
+    table_used += 1
+
+
+cdef void leave(UOp u) noexcept:
+    """``u`` dies; its sources live as long as it does."""
+    global living, version
+    cdef UOp first
+    cdef PyObject** p
+    if u.place == IN_TABLE:
+        table_remove(u.h, <PyObject*>u)
+    else:
+        first = <UOp>PyTuple_GET_ITEM(u.src, 0)
+        p = &first.users
+        while p[0] != <PyObject*>u:
+            p = &(<UOp>p[0]).next_user
+        p[0] = u.next_user
+        first.users_listed -= 1
+    living -= 1
+    version += 1
 
 
 cdef UOp intern(int code, DInfo info, tuple src, object arg):
     """The living node with these parts, or else a new one.  ValueError where the shapes do not fit."""
-    global table_used, table_version
-    cdef uint64_t h = mix(<uint64_t>code, <uint64_t><PyObject*>info), slot = 0, version
+    cdef uint64_t h = mix(<uint64_t>code, <uint64_t><PyObject*>info), before
     cdef Py_ssize_t k
     cdef UOp u, twin
     for k in range(PyTuple_GET_SIZE(src)):
         h = mix(h, <uint64_t>PyTuple_GET_ITEM(src, k))
     if arg is not None:
         h = mix(h, hash_arg(arg))
-    if table == NULL or table_used * 2 > table_mask:
-        grow()
-    u = find(h, code, info, src, arg, &slot)
+    u = find(h, code, info, src, arg)
     if u is not None:
         return u
-    version = table_version
+    before = version
     u = <UOp>UOp.__new__(UOp)
     u.code = code
     u.info = info
@@ -147,18 +232,18 @@ cdef UOp intern(int code, DInfo info, tuple src, object arg):
     u.shape_ = infer_shape(code, src, arg)
     u.ranges_ = infer_ranges(code, src)
     infer_bounds(u)
-    if version != table_version:
-        # inference may run Python code, in which another thread may have made the same node or grown the table
-        twin = find(h, code, info, src, arg, &slot)
+    if before != version:  # inference may run Python code, in which another thread may have made the same node
+        twin = find(h, code, info, src, arg)
         if twin is not None:
             return twin
     # tuples of nodes are in no cycle: the garbage collector need not walk them, however large the graph
     PyObject_GC_UnTrack(src)
     PyObject_GC_UnTrack(u.ranges_)
+    if type(arg) is RangeArg:
+        PyObject_GC_UnTrack(arg)
     u.h = h
-    u.entered = True
-    table[slot].h = h
-    table[slot].node = <PyObject*>u
-    table_used += 1
-    table_version += 1
+    enter(u)
     return u
+
+
+reserve(1)

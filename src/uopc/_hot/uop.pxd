@@ -22,7 +22,10 @@ cdef enum:
 
 cdef class UOp:
     cdef readonly int code       # the op as a plain integer, for dispatch in Cython
-    cdef bint entered            # in the table
+    cdef unsigned char place     # where it is found: see table.pxi
+    cdef unsigned char users_listed  # how many, or HUB
+    cdef PyObject* users         # borrowed: a node with this as its first source, where they are listed
+    cdef PyObject* next_user     # borrowed: the next with the same first source
     cdef readonly tuple src
     cdef uint64_t memo_owner     # of the entry below: see memo.pxi
     cdef PyObject* memo          # borrowed
@@ -33,7 +36,6 @@ cdef class UOp:
     cdef DInfo info
     cdef int64_t lo, hi
     cdef uint64_t h
-    cdef object __weakref__
 
 
 cdef UOp intern(int code, DInfo info, tuple src, object arg)

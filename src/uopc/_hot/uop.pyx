@@ -2,7 +2,7 @@
 """The one node type: immutable, hash-consed, gone when nobody holds it.
 
 Two nodes with the same op, sources, argument and dtype are the same object, so that equality is identity and a memo
-is a map of addresses.  The table of nodes holds borrowed pointers; a dying node removes itself.  Shape, open ranges and
+is a map of addresses.  What finds nodes holds borrowed pointers; a dying node removes itself.  Shape, open ranges and
 integer bounds follow from the sources when the node is made, so that nothing has to recurse later, however deep the
 graph.
 """
@@ -217,8 +217,8 @@ cdef class UOp:
     # that holds its value.  A memo, no part of the node's identity; a BUFFER has no sources, so no cycle can form.
 
     def __dealloc__(self):
-        if self.entered:
-            table_remove(<PyObject*>self, self.h)
+        if self.place != NOWHERE:
+            leave(self)
 
     def __hash__(self):
         return <Py_hash_t>(self.h >> 1)
@@ -535,7 +535,7 @@ cdef list replace_nodes(list roots, dict mapping):
 
 def live_nodes():
     """How many nodes are alive."""
-    return table_used
+    return living
 
 
 def range_(end, id, axis_type=AxisType.LOOP):
