@@ -25,14 +25,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from uopc._hot.graph import chosen
+from uopc._hot.graph import chosen, dtypes_of
 from uopc.decompose.casts import cast
 from uopc.decompose.error_function import erf
 from uopc.decompose.exponential import exp, exp2, expm1, tanh
 from uopc.decompose.halves import halves
 from uopc.decompose.integers import BOOLEAN, divides_as_c, idiv, mod, shifts_as_c, shl, shr
 from uopc.decompose.logarithm import log, log1p, log2
-from uopc.decompose.narrow import narrow
+from uopc.decompose.narrow import narrow, of_positions
 from uopc.decompose.power import pow
 from uopc.decompose.rounding import abs_, ceil, floor, recip, round_, trunc
 from uopc.decompose.trigonometric import cos, sin, tan
@@ -135,6 +135,12 @@ def _lower(u: UOp) -> UOp:
 
 def decompose(graph: UOp) -> UOp:
     """The graph in the ops of the table above.  Where ``graph`` is itself a value, it keeps its dtype, halves too."""
-    graph = narrow(halves(graph))
-    targets = [u for u in chosen(toposort(graph), CANDIDATES) if _rule(u) is not None]
+    nodes = toposort(graph)
+    if any(dtype.is_half for dtype in dtypes_of(nodes)):
+        graph = halves(graph, nodes)
+        nodes = toposort(graph)
+    if any(of_positions(dtype) for dtype in dtypes_of(nodes)):
+        graph = narrow(graph, nodes)
+        nodes = toposort(graph)
+    targets = [u for u in chosen(nodes, CANDIDATES) if _rule(u) is not None]
     return UOp.wrap([graph], targets, _lower)[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from uopc.dtype import DType, dtypes
 from uopc.ops import Ops
@@ -70,11 +71,14 @@ def ldexp(x: UOp, n: UOp) -> UOp:
     return UOp(Ops.LDEXP, (x, n))
 
 
-def lookup(table: Sequence[float], index: UOp) -> UOp:
+def lookup(table: tuple[float, ...], index: UOp) -> UOp:
     """The float32 that a table of 16 holds at the low four bits of int32s: one permutation where it fits a register."""
-    return UOp(
-        Ops.LOOKUP, (index,), tuple(dtypes.float32.convert(v) for v in table), dtypes.float32.vec(index.dtype.count)
-    )
+    return UOp(Ops.LOOKUP, (index,), _float32s(table), dtypes.float32.vec(index.dtype.count))
+
+
+@lru_cache(maxsize=64)
+def _float32s(values: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(dtypes.float32.convert(v) for v in values)
 
 
 def select(condition: UOp, a: UOp | float, b: UOp | float, like: UOp) -> UOp:

@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from uopc._hot.graph import dtypes_of
 from uopc.decompose.floatbits import bits, from_bits, magnitude, select
 from uopc.dtype import DType, dtypes
 from uopc.ops import Ops, ParamArg
-from uopc.uop import UOp, toposort
+from uopc.uop import UOp
 
 # What makes a value of a half type, and does not only take over the type of its sources.
 MAKES = frozenset({Ops.CONST, Ops.ALLOC, Ops.INDEX, Ops.LOAD, Ops.HREDUCE, Ops.CAST, Ops.BITCAST})
@@ -122,11 +121,9 @@ def _concerns_halves(u: UOp, addressed: set[UOp]) -> bool:
     return u.dtype.is_half and (u.op in MAKES or (u.op is Ops.BUFFER and u not in addressed))
 
 
-def halves(graph: UOp) -> UOp:
-    """The graph with its halves in memory only.  Where ``graph`` is itself a value, it keeps its dtype."""
-    nodes = toposort(graph)
-    if not any(dtype.is_half for dtype in dtypes_of(nodes)):
-        return graph
+def halves(graph: UOp, nodes: list[UOp]) -> UOp:
+    """The graph, whose nodes these are, with its halves in memory only.  Where ``graph`` is itself a value, it keeps
+    its dtype."""
     addressed = {s for u in nodes if u.op in (Ops.INDEX, Ops.AFTER) for s in u.src[:1]}
     steps: dict[UOp, Callable[[UOp], UOp]] = {
         u: partial(_over_float32, u) for u in nodes if _concerns_halves(u, addressed)

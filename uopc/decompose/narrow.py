@@ -8,9 +8,9 @@ hundred.
 from __future__ import annotations
 
 from uopc._hot.graph import of_ops
-from uopc.dtype import dtypes
+from uopc.dtype import DType, dtypes
 from uopc.ops import COMPARE, Ops
-from uopc.uop import UOp, toposort
+from uopc.uop import UOp
 
 # In these the low half of a result follows from the low halves of the operands.
 MODULAR = frozenset({Ops.ADD, Ops.MUL, Ops.AND, Ops.OR, Ops.XOR})
@@ -59,13 +59,17 @@ def _lanes(u: UOp) -> int:
     return max(s.dtype.count for s in u.src)
 
 
-def narrow(graph: UOp) -> UOp:
-    """``graph`` with positions in 32 bits where they are compared and converted: beside values that are as narrow, and
-    wherever as many in 64 bits are more than any register has room for."""
-    order = toposort(graph)
+def of_positions(dtype: DType) -> bool:
+    """Whether this is the type of positions in lanes."""
+    return dtype.count > 1 and dtype.is_int and dtype.scalar().itemsize == 8
+
+
+def narrow(graph: UOp, order: list[UOp]) -> UOp:
+    """``graph``, whose nodes these are, with positions in 32 bits where they are compared and converted: beside values
+    that are as narrow, and wherever as many in 64 bits are more than any register has room for."""
     low: dict[UOp, UOp] = {}
     for u in of_ops(order, Ops.CAST, Ops.MIN, Ops.MAX, *MODULAR):
-        half = _low_half(u, low) if u.dtype.count > 1 and _is_wide(u) else None
+        half = _low_half(u, low) if of_positions(u.dtype) else None
         if half is not None:
             low[u] = half
     wide = any(u.dtype.scalar().itemsize == 8 for u in of_ops(order, Ops.BUFFER, Ops.ALLOC))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
+from uopc._hot.graph import of_ops
 from uopc._hot.uses import place_of
 from uopc.ops import ALU, Ops
 from uopc.rangeify.nest import statements
@@ -31,15 +32,22 @@ LEAST_WORK = 10
 Readers = dict[UOp, list[UOp]]
 
 
-def _readers(linear: UOp, machine: Device) -> dict[tuple[int, UOp], Readers]:
-    """For each large memory that is only read and each loop: its LOADs of whole vectors in the loops inside."""
-    written = {place_of(u).arg.slot for u in linear.src if u.op is Ops.STORE and place_of(u).op is Ops.BUFFER}
+def _large(linear: UOp, machine: Device) -> set[int]:
+    """The slots of the BUFFERs that are only read, and that the second-level cache does not hold."""
+    buffers = of_ops(linear.src, Ops.BUFFER)
+    large = {u.arg.slot for u in buffers if math.prod(u.arg.shape) * u.dtype.itemsize > machine.l2}
+    return large and large - {
+        place_of(u).arg.slot for u in of_ops(linear.src, Ops.STORE) if place_of(u).op is Ops.BUFFER
+    }
+
+
+def _readers(linear: UOp, large: set[int]) -> dict[tuple[int, UOp], Readers]:
+    """For each of these memories and each loop: its LOADs of whole vectors in the loops inside."""
     found: dict[tuple[int, UOp], Readers] = {}
-    for u, loops in statements(linear):
-        if u.op is Ops.LOAD and len(u.src) == 1 and u.dtype.count > 1 and u.src[0].src[1].dtype.count == 1:
+    for u, loops in statements(linear, Ops.LOAD):
+        if len(u.src) == 1 and u.dtype.count > 1 and u.src[0].src[1].dtype.count == 1:
             memory = place_of(u)
-            large = math.prod(memory.arg.shape) * memory.dtype.itemsize > machine.l2
-            if memory.op is Ops.BUFFER and large and memory.arg.slot not in written:
+            if memory.op is Ops.BUFFER and memory.arg.slot in large:
                 for around, inside in pairwise(loops):
                     found.setdefault((memory.arg.slot, around), {}).setdefault(inside, []).append(u)
     return found
@@ -71,10 +79,13 @@ def _busiest(readers: Readers, linear: UOp) -> list[UOp]:
 
 def prefetch(linear: UOp, machine: Device) -> UOp:
     """The list with LOADs that fetch ahead."""
+    large = _large(linear, machine)
+    if not large:
+        return linear
     ahead: dict[UOp, int] = {}
     seen: set[int] = set()
     # the innermost loop around two that read the same comes last in the list
-    for (slot, around), readers in reversed(_readers(linear, machine).items()):
+    for (slot, around), readers in reversed(_readers(linear, large).items()):
         if len(readers) > 1 and slot not in seen:
             step = _step([u for loads in readers.values() for u in loads], around, machine)
             if step:

@@ -32,9 +32,9 @@ class Place(NamedTuple):
     unit: int
 
 
-def _scattered(root: UOp, op: Ops) -> list[UOp]:
+def _scattered(order: list[UOp], op: Ops) -> list[UOp]:
     """The LOADs or STOREs at vectors of addresses."""
-    return [u for u in of_ops(toposort(root), op) if u.src[0].src[1].dtype is not dtypes.index]
+    return [u for u in of_ops(order, op) if u.src[0].src[1].dtype is not dtypes.index]
 
 
 def _place(access: UOp, simplifier: Simplifier) -> tuple[Place, int] | None:
@@ -113,8 +113,10 @@ def _picked(load: UOp, simplifier: Simplifier) -> UOp | None:
     return UOp(Ops.SHUFFLE, sources, order)
 
 
-def _read(group: list[UOp], simplifier: Simplifier) -> list[UOp]:
-    """The LOADs of a square, or the one that is picked, from whole vectors."""
+def _whole(group: list[UOp], simplifier: Simplifier) -> list[UOp]:
+    """What becomes of the accesses of a square, or of the LOAD that is picked."""
+    if group[0].op is Ops.STORE:
+        return _written(group, simplifier)
     if len(group) == 1:
         picked = _picked(group[0], simplifier)
         assert picked is not None, "an access that was scattered is not"
@@ -143,14 +145,13 @@ def _refuse(first: UOp, second: UOp) -> None:
 
 def transpose(root: UOp) -> UOp:
     """The program of ``root`` (a SINK) with its squares transposed in registers, and small steps taken there."""
-    simplifier = Simplifier()
-    loads = _scattered(root, Ops.LOAD)
+    order, simplifier = toposort(root), Simplifier()
+    loads, stores = _scattered(order, Ops.LOAD), _scattered(order, Ops.STORE)
     groups = [square for _, _, square in _squares(loads, simplifier)]
     squared = {u for square in groups for u in square}
     groups += [[u] for u in loads if u not in squared and _picked(u, simplifier) is not None]
+    for place, _, square in _squares(stores, simplifier):
+        if all(s.src[1].dtype.count == place.lanes for s in square):
+            groups.append(square)
     # what an access comes after may have other such accesses in it: each is made over what becomes of those
-    if groups:
-        root = replace_groups(root, groups, lambda _, group: _read(group, simplifier), _refuse)
-    squares = _squares(_scattered(root, Ops.STORE), simplifier)
-    groups = [square for place, _, square in squares if all(s.src[1].dtype.count == place.lanes for s in square)]
-    return replace_groups(root, groups, lambda _, group: _written(group, simplifier), _refuse) if groups else root
+    return replace_groups(root, groups, lambda _, group: _whole(group, simplifier), _refuse) if groups else root

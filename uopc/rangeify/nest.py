@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from uopc._hot.graph import of_ops
 from uopc.ops import AxisType, Ops
 from uopc.rangeify import rangeify
 from uopc.rangeify.context import ZERO, Ctx
@@ -103,10 +104,10 @@ def _register_size(u: UOp) -> int:
     return 4 if u.dtype.is_half else u.dtype.itemsize
 
 
-def statements(linear: UOp) -> Iterator[tuple[UOp, tuple[UOp, ...]]]:
-    """Each statement of a LINEAR list with the loops around it, outermost first."""
+def statements(linear: UOp, *ops: Ops) -> Iterator[tuple[UOp, tuple[UOp, ...]]]:
+    """Each statement of a LINEAR list, or each of these ops, with the loops around it, outermost first."""
     loops: tuple[UOp, ...] = ()
-    for u in linear.src:
+    for u in of_ops(linear.src, Ops.RANGE, Ops.END, *ops) if ops else linear.src:
         if u.op is Ops.RANGE:
             loops = (*loops, u)
         elif u.op is Ops.END:
