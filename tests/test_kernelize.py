@@ -220,3 +220,15 @@ def test_a_cat_that_is_reordered_is_written_in_place():
         p = plan(made)
         assert len(p.kernels) == 1 and not p.temps
         np.testing.assert_allclose(made.numpy(), expected, rtol=1e-6)
+
+
+def test_a_constant_that_is_a_result_is_written_down_for_itself_alone():
+    x = array(4)
+    p = plan(Tensor(2.0), x * 2.0)
+    assert [k.name for k in p.kernels] == ["e_1", "e_4"]
+    assert [len(call.buffers) for call in p.calls] == [1, 2]  # the product reads no constant
+    for value, dtype in ((1.5, dtypes.float32), (True, dtypes.bool_), (-3, dtypes.int64), (0.5, dtypes.bfloat16)):
+        (buffer,) = realize([UOp.const(value, dtype)])
+        assert (buffer.dtype, buffer.shape) == (dtype, ())
+        assert Tensor(buffer).item() == value
+        assert Tensor(UOp.const(value, dtype)).contiguous().item() == value

@@ -502,7 +502,9 @@ def kernelize(root: UOp, fuse_reduce: bool | None = None) -> UOp:
         src = tuple(rebuilt[s] for s in u.src)
         new = u if src == u.src else u.replace(src=src)
         rebuilt[u] = UOp(Ops.STAGE, (new,), Level.KERNEL) if u in cuts else new
-    return rebuilt[root]
+    results = [rebuilt[s] for s in root.src]
+    # a constant is written down where it is a result, and for no other user of it
+    return sink(*(UOp(Ops.STAGE, (r,), Level.KERNEL) if r.op is Ops.CONST else r for r in results))
 
 
 @dataclass(frozen=True)
