@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.metadata
+import inspect
 import os
 import re
 import subprocess
@@ -131,6 +132,47 @@ def test_a_stub_names_what_its_module_has(stub: Path) -> None:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             members = {name for name in vars(getattr(module, node.name)) if not name.startswith("_")}
             assert members == {name for name in stub_names(node.body) if not name.startswith("_")}, node.name
+
+
+def parameters(node: ast.FunctionDef) -> list[tuple[str, str, bool]]:
+    """Name, kind and whether there is a default, of each parameter that a stub gives a function."""
+    a = node.args
+    plain = [*a.posonlyargs, *a.args]
+    optional = [False] * (len(plain) - len(a.defaults)) + [True] * len(a.defaults)
+    out = [(arg.arg, "plain", has) for arg, has in zip(plain, optional)]
+    out += [(a.vararg.arg, "several", False)] if a.vararg else []
+    return out + [(arg.arg, "keyword", has is not None) for arg, has in zip(a.kwonlyargs, a.kw_defaults)]
+
+
+def parameters_of(function: object) -> list[tuple[str, str, bool]] | None:
+    """The same of what was compiled; None for slots such as ``__add__``, which do not tell."""
+    try:
+        signature = inspect.signature(function)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+    kinds = {inspect.Parameter.VAR_POSITIONAL: "several", inspect.Parameter.KEYWORD_ONLY: "keyword"}
+    return [(p.name, kinds.get(p.kind, "plain"), p.default is not p.empty) for p in signature.parameters.values()]
+
+
+@pytest.mark.parametrize("stub", STUBS, ids=[stub.stem for stub in STUBS])
+def test_a_stub_has_the_parameters_of_what_was_compiled(stub: Path) -> None:
+    module = importlib.import_module(f"uopc._hot.{stub.stem}")
+    compared = 0
+    for node in ast.parse(stub.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef):
+            assert parameters(node) == parameters_of(getattr(module, node.name)), node.name
+            compared += 1
+        elif isinstance(node, ast.ClassDef):
+            for method in node.body:
+                if not isinstance(method, ast.FunctionDef) or method.name.startswith("__"):
+                    continue
+                kinds = {ast.unparse(d) for d in method.decorator_list}
+                value = vars(getattr(module, node.name))[method.name]
+                assert ("property" in kinds) is inspect.isdatadescriptor(value), f"{node.name}.{method.name}"
+                if not kinds & {"property", "staticmethod"}:
+                    assert parameters(method) == parameters_of(value), f"{node.name}.{method.name}"
+                    compared += 1
+    assert compared
 
 
 # ---- what the repository says ----
