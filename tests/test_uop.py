@@ -38,6 +38,24 @@ def load(dtype: dtypes = I32, slot: int = 1) -> UOp:
     return UOp(Ops.BUFFER, (), ParamArg(slot, dtype, (64,))).index(0).load()
 
 
+# ---- sizes ------------------------------------------------------------------------------------
+
+
+def test_shapes_stay_within_64_bits_of_bytes() -> None:
+    one, most = UOp(Ops.RESHAPE, (UOp.const(1.0, F),), (1, 1)), 1 << 60
+    assert UOp(Ops.EXPAND, (one,), (most, 1)).shape == (most, 1)
+    for op, src, arg in (
+        (Ops.EXPAND, one, (most, 2)),
+        (Ops.EXPAND, one, (1 << 100, 1)),
+        (Ops.PAD, one, ((0, most), (0, 0))),
+        (Ops.RESHAPE, UOp(Ops.SHRINK, (one,), ((0, 0), (0, 1))), (0, most + 1)),
+    ):
+        with pytest.raises(ValueError, match=r"more than 2\*\*60 elements"):
+            UOp(op, (src,), arg)
+    with pytest.raises(ValueError, match=r"shape \(1152921504606846977,\) has more"):
+        UOp(Ops.IOTA, (), most + 1, I32)
+
+
 # ---- identity ---------------------------------------------------------------------------------
 
 

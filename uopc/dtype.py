@@ -141,7 +141,8 @@ _vectors: dict[tuple[DType, int], DType] = {}
 _NUMPY: dict[DType, np.dtype[Any]] = {d: np.dtype(d.name.rstrip("_")) for d in ALL if d is not dtypes.bfloat16}
 _NUMPY[dtypes.bfloat16] = np.dtype(np.uint16)
 _FROM_NUMPY = {np_dtype: d for d, np_dtype in _NUMPY.items() if d is not dtypes.bfloat16}
-_BY_NAME = {d.name: d for d in (*ALL, dtypes.void, dtypes.index)}
+_HELD = {d.name: d for d in ALL}
+_BY_NAME = {**_HELD, "void": dtypes.void, "index": dtypes.index}
 # spellings that users of NumPy, PyTorch and tinygrad bring along
 _ALIASES = {
     "bool": dtypes.bool_,
@@ -168,28 +169,33 @@ def from_numpy(dtype: Any) -> DType:
     found = _FROM_NUMPY.get(np_dtype if np_dtype.isnative else np_dtype.newbyteorder("="))
     if found is None:
         # C's `long long` is a distinct NumPy type of the same name and size
-        found = _BY_NAME.get({"bool": "bool_"}.get(np_dtype.name, np_dtype.name))
+        found = _HELD.get({"bool": "bool_"}.get(np_dtype.name, np_dtype.name))
     if found is None:
         raise TypeError(f"dtype {np_dtype} is not supported; accepted are " + ", ".join(d.name for d in ALL))
     return found
 
 
 def to_dtype(spec: Any) -> DType:
-    """A DType from a DType, its name, a Python type or anything that NumPy takes for a dtype; else TypeError."""
+    """The type of an array's elements, from a DType, its name, a Python type or anything that NumPy takes for a dtype;
+    else TypeError.
+    """
     if isinstance(spec, DType):
-        return spec
-    if isinstance(spec, str) and (spec in _BY_NAME or spec in _ALIASES):
-        return _ALIASES.get(spec) or _BY_NAME[spec]
-    if spec is bool:
+        if spec in ALL:
+            return spec
+    elif isinstance(spec, str) and (spec in _HELD or spec in _ALIASES):
+        return _ALIASES.get(spec) or _HELD[spec]
+    elif spec is bool:
         return dtypes.bool_
-    if spec is int:
+    elif spec is int:
         return dtypes.default_int
-    if spec is float:
+    elif spec is float:
         return dtypes.default_float
-    try:
-        return from_numpy(spec)
-    except TypeError:
-        raise TypeError(f"{spec!r} is not a dtype; accepted are " + ", ".join(d.name for d in ALL)) from None
+    elif isinstance(spec, (str, type, np.dtype)):
+        try:
+            return from_numpy(spec)
+        except (TypeError, ValueError):
+            pass
+    raise TypeError(f"{spec!r} is not a dtype; accepted are " + ", ".join(d.name for d in ALL))
 
 
 def _promotion() -> dict[tuple[DType, DType], DType]:

@@ -118,8 +118,22 @@ def test_comparisons_with_what_the_type_cannot_hold():
     for number in (-1, 256, 10**30):
         same_all([(op(Tensor(a), number), op(a, number)) for op in COMPARISONS])
         same_all([(op(number, Tensor(a)), op(number, a)) for op in COMPARISONS])
+    b = np.array([True, False])
+    for number in (2**63, -(2**63) - 1):
+        same_all([(op(Tensor(b), number), np.array([op(int(x), number) for x in b])) for op in COMPARISONS])
     with pytest.raises(OverflowError, match="300 is out of bounds for uint8"):
         Tensor(a) + 300
+    with pytest.raises(OverflowError, match="of 10001 bits is too large for a float"):
+        Tensor([1.0]) + 2**10000
+
+
+@pytest.mark.parametrize("dtype", ["bool", *INTS])
+def test_integers_divide_by_what_their_type_cannot_hold(dtype):
+    a, pairs = sample(dtype), []
+    for number in (300, -1, 2**40, 2**64, -(10**30)):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            pairs += [(Tensor(a) / number, a / float(number)), (number / Tensor(a), float(number) / a)]
+    same_all(pairs)
 
 
 def test_int64_against_uint64_is_exact():
@@ -128,6 +142,8 @@ def test_int64_against_uint64_is_exact():
     for op in COMPARISONS:
         same(op(Tensor(a[:, None]), Tensor(b)), [[op(int(x), int(y)) for y in b] for x in a])
         same(op(Tensor(b), Tensor(a[:, None])), [[op(int(y), int(x)) for y in b] for x in a])
+        same(op(Tensor(a[:, None]), b), [[op(int(x), int(y)) for y in b] for x in a])
+        same(op(Tensor(a), np.uint64(2**63)), [op(int(x), 2**63) for x in a])
 
 
 @pytest.mark.parametrize("dtype", ["bool", *INTS])
@@ -199,6 +215,8 @@ def test_refused_types():
             attempt()
     with pytest.raises(TypeError, match="complex128 is not supported; accepted are bool_, int8"):
         t + np.array([1j])
+    with pytest.raises(TypeError, match="where takes a Tensor for its condition, not ndarray"):
+        Tensor.where(np.array([True]), 1, 2)
     assert (t == None) is False  # noqa: E711 - a Tensor is not None
 
 

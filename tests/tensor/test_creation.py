@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from tensors import ALL, same, sample
@@ -58,6 +60,12 @@ def test_arange_of_floats():
     same(Tensor.arange(2.0, 1.0), np.zeros(0, np.float32))
     with pytest.raises(ValueError, match="step other than 0"):
         Tensor.arange(0, 1, 0)
+    for args in ((math.inf,), (0, math.nan), (0.0, 1e300, 1e-300)):
+        with pytest.raises(ValueError, match="no finite number of elements"):
+            Tensor.arange(*args)
+    with pytest.raises(OverflowError, match="beyond int64"):
+        Tensor.arange(2**63, 2**63 + 2)
+    same(Tensor.arange(2**63, 2**63 + 2, dtype="uint64"), np.array([2**63, 2**63 + 1], "uint64"))
 
 
 def test_linspace():
@@ -65,6 +73,12 @@ def test_linspace():
         same(Tensor.linspace(*args), np.linspace(*args).astype(np.float32))
         same(Tensor.linspace(*args, dtype="float64"), np.linspace(*args))
     assert Tensor.linspace(0, 0.1, 7).numpy()[-1] == np.float32(0.1)
+    for args in ((1, -1, 7), (-3, 3, 13), (-0.1, 0.1, 21)):
+        assert Tensor.linspace(*args, dtype="float64").numpy()[args[2] // 2] == 0  # half way, exactly
+    for args in ((0, 10, 11), (1, -1, 7), (0, 7, 50), (-5, 9, 4), (0, 10**9, 12)):
+        exact = [(args[0] * (args[2] - 1) + i * (args[1] - args[0])) // (args[2] - 1) for i in range(args[2])]
+        same(Tensor.linspace(*args, dtype="int64"), exact)
+    same(Tensor.linspace(-1e308, 1e307, 3, dtype="float64"), np.linspace(-1e308, 1e307, 3), rtol=1e-15)
     with pytest.raises(ValueError, match="linspace of -1"):
         Tensor.linspace(0, 1, -1)
 
@@ -75,7 +89,7 @@ def test_eye():
     same(Tensor.eye(3, 0), np.eye(3, 0, dtype=np.float32))
 
 
-@pytest.mark.parametrize("k", [0, 1, -1, 2, -4, 9])
+@pytest.mark.parametrize("k", [0, 1, -1, 2, -4, 9, 2**62, -(2**62)])
 def test_triangles(k):
     for a in (
         sample("float32", (3, 4)),

@@ -60,6 +60,7 @@ def test_signs_and_rounding(dtype):
             t.sign()
     else:
         same(t.sign(), np.sign(a))
+        assert not (np.signbit(t.sign().numpy()) & (a == 0)).any()  # of -0.0 it is 0.0, as NumPy's
         same(+t, a)
 
 
@@ -69,6 +70,8 @@ def test_round_to_decimals():
     same(Tensor(x).round(-2), np.round(x, -2))
     with pytest.raises(TypeError, match="int64"):
         Tensor([123]).round(-1)
+    with pytest.raises(ValueError, match="round to 309 decimals"):
+        Tensor(x).round(309)
     with pytest.raises(TypeError, match="number of decimals"):
         Tensor(x).round(0.5)
 

@@ -155,8 +155,11 @@ def test_more_refusals():
         Tensor(np.array([None]))
     with pytest.raises(OverflowError, match="64 bits"):
         Tensor(2**70)
-    with pytest.raises(ValueError, match="inhomogeneous"):
-        Tensor([[1, 2], [3]])
+    for call in (lambda: Tensor([[1, 2], [3]]), lambda: Tensor([1, 2]) + [1, [2]], lambda: Tensor([1, 2])[[0, [1]]]):
+        with pytest.raises(ValueError, match=r"lists of one length, which \[.*\] does not"):
+            call()
+    with pytest.raises(TypeError, match="a NoneType has no __dlpack__"):
+        Tensor.from_dlpack(None)
     with pytest.raises(TypeError, match="'complex64' is not a dtype"):
         Tensor([1], dtype="complex64")
 
@@ -251,6 +254,13 @@ def test_repr_computes_nothing(monkeypatch):
     assert repr(Tensor(True)) == "Tensor(True, dtype=bool_)"
 
 
+def test_format():
+    assert f"{Tensor(2.5):.3f} {Tensor([[7]]):3d} {Tensor(True)}" == "2.500   7 Tensor(True, dtype=bool_)"
+    assert f"{Tensor([1.5, 2.0])}" == repr(Tensor([1.5, 2.0]))
+    with pytest.raises(TypeError, match="format"):
+        format(Tensor([1.5, 2.0]), ".3f")
+
+
 def test_realize():
     a = Tensor([1.0, 2.0])
     b, c = a + 1, a * 2
@@ -268,6 +278,8 @@ def test_realize():
     assert a.contiguous() is a
     same(kept, np.float32([4, 5]))
     same(a.detach(), np.float32([1, 2]))
+    with pytest.raises(TypeError, match="realize takes Tensors, not list"):
+        b.realize([c, d])
 
 
 def test_options_reach_the_compiler(monkeypatch):

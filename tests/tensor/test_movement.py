@@ -138,6 +138,13 @@ def test_pad(t):
             t.pad(wrong)
     with pytest.raises(TypeError, match=r"int32 by 0\.5"):
         t.pad((1, 1), 0.5)
+    with pytest.raises(TypeError, match=r"int32 by 2\.5"):
+        t.pad((1, 1), np.float32(2.5))
+    with pytest.raises(OverflowError, match="300 is out of bounds for uint8"):
+        t.cast("uint8").pad((1, 1), 300)
+    with pytest.raises(TypeError, match="paddings are a list or tuple, not 3"):
+        t.pad(3)
+    assert np.signbit(t.float().pad((1, 1), -0.0).numpy()[0, 0, 0])
 
 
 def test_shrink(t):

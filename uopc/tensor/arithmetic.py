@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from uopc.dtype import DType, dtypes, promote, promote_scalar
+from uopc.dtype import dtypes, promote, promote_scalar
 from uopc.ops import Ops
 from uopc.tensor import division, interop, power
 from uopc.tensor.core import Core, as_dtype
+from uopc.tensor.interop import weak_constant
 from uopc.tensor.movement import Movement
 from uopc.tensor.shapes import broadcast_shapes, expand, operand
 from uopc.uop import UOp
@@ -33,13 +34,6 @@ def graph_of(x: Any) -> UOp | None:
     if isinstance(x, (np.ndarray, np.generic, list, tuple)) or hasattr(x, "__array__") or hasattr(x, "__dlpack__"):
         return interop.from_data(x)
     return None
-
-
-def weak_constant(value: Number, dtype: DType) -> UOp:
-    """A Python number as ``dtype``; OverflowError, as NumPy, for an int that the integer type cannot hold."""
-    if dtype.is_int and not dtype.min <= value <= dtype.max:
-        raise OverflowError(f"Python integer {value} is out of bounds for {dtype.name}")
-    return UOp.const(float(value) if dtype.is_float else value, dtype)
 
 
 def pair(u: UOp, x: Any) -> tuple[UOp, UOp] | None:
@@ -123,10 +117,14 @@ class Arithmetic(Movement):
 
     def __truediv__(self, x: Any) -> Self:
         """Floats divide as they are, integers as float64."""
-        return self._binary(x, division.true_divide)
+        return self._binary(self._dividing(x), division.true_divide)
 
     def __rtruediv__(self, x: Any) -> Self:
-        return self._reflected(x, division.true_divide)
+        return self._reflected(self._dividing(x), division.true_divide)
+
+    def _dividing(self, x: Any) -> Any:
+        """A Python int beside integers as a float: it divides as float64, so that their type need not hold it."""
+        return float(x) if type(x) is int and not self.dtype.is_float else x
 
     def __floordiv__(self, x: Any) -> Self:
         """Rounded towards minus infinity.  Integers by 0 give 0, floats inf or NaN, as NumPy."""
@@ -180,12 +178,17 @@ class Arithmetic(Movement):
 
     def _compared(self, op: Ops, x: Any, swapped: bool = False) -> Any:
         """A comparison; an integer beyond the type of this Tensor compares as what it is."""
-        if type(x) is int and self.dtype.is_int and not self.dtype.min <= x <= self.dtype.max:
-            below = x > self.dtype.max  # this Tensor is below x
-            truth = {Ops.CMPEQ: False, Ops.CMPNE: True}.get(op, below is not swapped)
-            return self._of(filled(truth, self.shape))
-        if isinstance(x, Core) and {self.dtype, x.dtype} == {dtypes.int64, dtypes.uint64}:
-            return self._of(_compare_signs(op, *((x.uop, self.uop) if swapped else (self.uop, x.uop))))
+        if type(x) is int and not self.dtype.is_float:
+            held = dtypes.int64 if self.dtype.is_bool else self.dtype
+            if not held.min <= x <= held.max:
+                below = x > held.max  # this Tensor is below x
+                truth = {Ops.CMPEQ: False, Ops.CMPNE: True}.get(op, below is not swapped)
+                return self._of(filled(truth, self.shape))
+        elif self.dtype in (dtypes.int64, dtypes.uint64):
+            v = graph_of(x)
+            if v is not None and {self.dtype, v.dtype} == {dtypes.int64, dtypes.uint64}:
+                return self._of(_compare_signs(op, *((v, self.uop) if swapped else (self.uop, v))))
+            x = x if v is None else self._of(v)
         uops = pair(self.uop, x)
         if uops is None:
             return NotImplemented
@@ -256,6 +259,8 @@ class Arithmetic(Movement):
 
         The three broadcast, the types of a and b promote; two Python numbers give bool, int64 or float32.
         """
+        if not isinstance(self, Core):
+            raise TypeError(f"where takes a Tensor for its condition, not {type(self).__name__}")
         a, b = alternatives(a, b)
         shape = broadcast_shapes(self.shape, a.shape, b.shape)
         return self._of(UOp(Ops.WHERE, (operand(truth(self.uop), shape), operand(a, shape), operand(b, shape))))

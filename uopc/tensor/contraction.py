@@ -95,6 +95,8 @@ class Contraction(Creation):
         dtype = uops[0].dtype
         for u in uops[1:]:
             dtype = promote(dtype, u.dtype)
+        if not isinstance(formula, str):
+            raise TypeError(f"einsum takes its formula as a str, such as 'ij,jk->ik', not {formula!r}")
         parsed = Formula.parse(formula, [u.shape for u in uops])
         order = parsed.cheapest_order() if optimize else parsed.left_to_right()
         return cls._of(_contract(parsed, [as_dtype(u, dtype) for u in uops], order))

@@ -16,7 +16,7 @@ from uopc.tensor.contraction import add_up
 from uopc.tensor.core import as_dtype
 from uopc.tensor.nn import NN
 from uopc.tensor.reduce import mean_of, reduce_, widened
-from uopc.tensor.shapes import Shape, expand, integers, permute, reshape
+from uopc.tensor.shapes import Shape, expand, integer, integers, permute, reshape
 from uopc.uop import UOp
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ class Convolution(NN):
         x, w, added = self.uop, graph_of(weight), None if bias is None else graph_of(bias)
         if w is None or (added is None) is not (bias is None):
             raise TypeError(f"conv{n}d takes Tensors or arrays for weight and bias")
+        groups = integer(groups, "a number of groups")
         _check_channels(x.shape, w.shape, None if added is None else added.shape, groups, n)
         dtype = promote(x.dtype, w.dtype)
         dtype = dtype if added is None else promote(dtype, added.dtype)

@@ -116,6 +116,9 @@ class Core:
         Whatever lies in memory already, also seen through slices, transposes and the like, is left as it is.
         """
         tensors: tuple[Core, ...] = (self, *others)
+        for t in others:
+            if not isinstance(t, Core):
+                raise TypeError(f"realize takes Tensors, not {type(t).__name__}")
         # what each is now: another thread may realize the same Tensor meanwhile
         left = {t: t.uop for t in tensors if interop.standing_array(t.uop) is None}
         if left:
@@ -206,6 +209,10 @@ class Core:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self._of(self.uop)
+
+    def __format__(self, spec: str) -> str:
+        """One element as its number is formatted (``f"{loss:.3f}"``); without a format, ``str``."""
+        return format(self.item(), spec) if spec and self.numel() == 1 else object.__format__(self, spec)
 
     def __hash__(self) -> int:
         return id(self)

@@ -16,7 +16,7 @@ from uopc.runtime.storage import new_buffer
 from uopc.tensor import interop
 from uopc.tensor.core import Core, as_dtype
 from uopc.tensor.indexing import Indexing
-from uopc.tensor.shapes import Shape, counter, expand, integer, sizes
+from uopc.tensor.shapes import Shape, counter, expand, integer, number, sizes
 from uopc.uop import UOp
 
 if TYPE_CHECKING:
@@ -32,11 +32,16 @@ class Creation(Indexing):
 
     @classmethod
     def full(cls, shape: int | tuple[int, ...] | list[int], value: Any, dtype: Any = None) -> Self:
-        """``value`` everywhere; its type by default (float32, int64, bool).  ValueError for negative sizes."""
+        """``value`` everywhere; its type by default (float32, int64, bool).
+
+        ValueError for negative sizes, OverflowError for a Python int that the dtype cannot hold.
+        """
         constant = value.uop if isinstance(value, Core) else interop.from_data(value)
         if constant.shape:
             raise ValueError(f"full takes one value, not shape {constant.shape}")
         kind = constant.dtype if dtype is None else to_dtype(dtype)
+        if type(value) is int:
+            constant = interop.weak_constant(value, kind)
         return cls._of(expand(as_dtype(constant, kind), sizes((shape,))))
 
     @classmethod
@@ -79,29 +84,41 @@ class Creation(Indexing):
     ) -> Self:
         """start, start + step ... before stop; ``arange(n)`` from 0.
 
-        int64 for ints, else float32.  ValueError for step 0.
+        int64 for ints, else float32.  ValueError for step 0, and for bounds that are not finite.
         """
-        if stop is None:
-            start, stop = 0, start
+        first, last = (0, start) if stop is None else (start, stop)
+        first, last, step = number(first, "a bound"), number(last, "a bound"), number(step, "a step")
         if step == 0:
             raise ValueError("arange needs a step other than 0")
-        exact = all(isinstance(x, (int, np.integer)) for x in (start, stop, step))
+        exact = all(isinstance(x, int) for x in (first, last, step))
         kind = (dtypes.default_int if exact else dtypes.default_float) if dtype is None else to_dtype(dtype)
-        count = len(range(int(start), int(stop), int(step))) if exact else max(math.ceil((stop - start) / step), 0)
-        return cls._of(_line(count, start, step, kind))
+        if exact:
+            count = max(int(-((first - last) // step)), 0)
+            if dtype is None and not all(kind.min <= x <= kind.max for x in (first, last)):
+                raise OverflowError(f"arange from {first} to {last} is beyond {kind.name}; dtype says what holds it")
+        elif math.isfinite(length := (last - first) / step):
+            count = max(math.ceil(length), 0)
+        else:
+            raise ValueError(f"arange from {first} to {last} in steps of {step} is no finite number of elements")
+        return cls._of(_line(count, first, step, kind))
 
     @classmethod
     def linspace(cls, start: int | float, stop: int | float, steps: int = 50, dtype: Any = None) -> Self:
-        """``steps`` values from start to stop, both included, float32 by default.  ValueError for a negative number."""
+        """``steps`` values from start to stop, both included, float32 by default; rounded down to integers.
+
+        ValueError for a negative number of steps.
+        """
         kind, n = dtypes.default_float if dtype is None else to_dtype(dtype), integer(steps, "a number of steps")
+        first, last = (float(number(x, "a bound")) for x in (start, stop))
         if n < 0:
             raise ValueError(f"linspace of {n} steps: a number from 0 on is needed")
-        step = (stop - start) / (n - 1) if n > 1 else 0.0
-        line = _line(n, float(start), step, dtypes.float64)
-        if n > 1:  # the last one exactly, whatever the step rounded to
-            last = counter((n,), 0, dtypes.index).eq(n - 1)
-            line = last.where(UOp.const(stop, dtypes.float64), line)
-        return cls._of(as_dtype(line, kind))
+        place, reach = counter((n,), 0, dtypes.int64).cast(dtypes.float64), last - first
+        # A division is rounded by itself: a product that the compiler adds unrounded would give 5e-17 for a 0 half way.
+        whole = math.isfinite(reach * n)
+        line = (place * reach / float(max(n - 1, 1)) if whole else place * (reach / max(n - 1, 1))) + first
+        if n > 1:  # the last one exactly, whatever was rounded
+            line = counter((n,), 0, dtypes.index).eq(n - 1).where(UOp.const(last, dtypes.float64), line)
+        return cls._of(as_dtype(line.alu(Ops.FLOOR) if kind.is_int else line, kind))
 
     @classmethod
     def eye(cls, n: int, m: int | None = None, dtype: Any = None) -> Self:
@@ -124,6 +141,8 @@ class Creation(Indexing):
 
     def _triangle(self, diagonal: int, lower: bool) -> Self:
         k = integer(diagonal, "a diagonal")
+        bound = sum(self.shape[-2:])  # diagonals beyond it are all alike, and may be beyond 64 bits
+        k = min(max(k, -bound), bound)
         inside = lower_triangle(self.shape, k if lower else k - 1)
         return self._of((inside if lower else inside ^ True).where(self.uop, UOp.const(0, self.dtype)))
 

@@ -13,11 +13,14 @@ from uopc.dtype import float_of
 from uopc.ops import Ops
 from uopc.tensor.arithmetic import Arithmetic, filled
 from uopc.tensor.core import as_dtype
-from uopc.tensor.shapes import integer
+from uopc.tensor.shapes import integer, number
 from uopc.uop import UOp
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+# 10 to the power of more is no float64.
+MOST_DECIMALS = 308
 
 
 class Functions(Arithmetic):
@@ -111,7 +114,8 @@ class Functions(Arithmetic):
         u = self.uop
         if u.dtype.is_bool:
             raise TypeError("sign is not defined for bool, as in NumPy")
-        above = (u > 0).where(UOp.const(1, u.dtype), u)
+        # -0.0 has the sign 0.0, and NaN that of a NaN
+        above = (u > 0).where(UOp.const(1, u.dtype), u.alu(Ops.ABS) if u.dtype.is_float else u)
         return self._of(above if u.dtype.kind == "u" else (u < 0).where(UOp.const(-1, u.dtype), above))
 
     def _rounded(self, op: Ops) -> Self:
@@ -132,7 +136,7 @@ class Functions(Arithmetic):
     def round(self, decimals: int = 0) -> Self:
         """Rounded to ``decimals`` digits after the point, halves to even.
 
-        Integers stay for decimals >= 0, else TypeError.
+        Integers stay for decimals >= 0, else TypeError.  ValueError for digits that no float has.
         """
         digits = integer(decimals, "a number of decimals")
         if not self.dtype.is_float:
@@ -141,6 +145,8 @@ class Functions(Arithmetic):
             return self._of(self.uop)
         if digits == 0:
             return self._rounded(Ops.ROUND)
+        if abs(digits) > MOST_DECIMALS:
+            raise ValueError(f"round to {digits} decimals: accepted are at most {MOST_DECIMALS}, on either side")
         scale = 10.0 ** abs(digits)
         scaled = self * scale if digits > 0 else self / scale
         rounded = scaled._rounded(Ops.ROUND)
@@ -184,11 +190,17 @@ class Functions(Arithmetic):
         return self._of(x / ((-x).alu(Ops.EXP) + 1.0))
 
     def softplus(self, beta: float = 1.0, threshold: float = 20.0) -> Self:
-        """log(1 + exp(beta x)) / beta, without overflow; x itself where beta x > threshold, as PyTorch."""
+        """log(1 + exp(beta x)) / beta, without overflow; x itself where beta x > threshold, as PyTorch.
+
+        ValueError for beta=0.
+        """
+        steepness, limit = float(number(beta, "beta")), float(number(threshold, "a threshold"))
+        if steepness == 0:
+            raise ValueError("softplus(beta=0) divides by 0; accepted is any other number")
         x = self._as_float()
-        y = x * float(beta)
+        y = x * steepness
         smooth = y.maximum(0.0) + (-y.alu(Ops.ABS)).alu(Ops.EXP).alu(Ops.LOG1P)
-        return self._of((y > float(threshold)).where(x, smooth * (1.0 / beta)))
+        return self._of((y > limit).where(x, smooth * (1.0 / steepness)))
 
     def gelu(self, approximate: str = "none") -> Self:
         """x P(X <= x) of a standard normal X: by erf for ``"none"``, by its tanh approximation for ``"tanh"``, as

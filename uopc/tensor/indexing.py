@@ -13,6 +13,7 @@ import numpy as np
 from uopc.dtype import dtypes
 from uopc.ops import Ops
 from uopc.runtime.capture import is_unbound, note_check
+from uopc.tensor import interop
 from uopc.tensor.arithmetic import graph_of
 from uopc.tensor.core import as_dtype
 from uopc.tensor.scans import Scans
@@ -146,13 +147,13 @@ def _spelled_out(parts: tuple[Any, ...], shape: Shape) -> list[Any]:
 
 def _entry(p: Any) -> Any:
     """An int as an int, an array as it is; IndexError for masks and for what is no index."""
-    if isinstance(p, (bool, np.bool_)) or (isinstance(p, list) and np.asarray(p).dtype == np.bool_):
+    if isinstance(p, (bool, np.bool_)) or (isinstance(p, list) and interop.array_of_list(p).dtype == np.bool_):
         raise IndexError(_MASK)
     dtype = getattr(p, "dtype", None)
     if dtype is not None and dtype in (dtypes.bool_, np.dtype(np.bool_)):
         raise IndexError(_MASK)
     if isinstance(p, list):
-        array = np.asarray(p)
+        array = interop.array_of_list(p)
         return array if array.size else array.astype(np.int64)
     if isinstance(p, (np.integer, int)):
         return int(p)

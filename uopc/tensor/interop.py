@@ -52,6 +52,16 @@ def from_scalar(value: bool | int | float) -> UOp:
     return UOp.const(value, dtype)
 
 
+def weak_constant(value: bool | int | float, dtype: DType) -> UOp:
+    """A Python number as ``dtype``; OverflowError, as NumPy, for an int that the type cannot hold."""
+    if dtype.is_int and not dtype.min <= value <= dtype.max:
+        raise OverflowError(f"Python integer {value} is out of bounds for {dtype.name}")
+    try:
+        return UOp.const(float(value) if dtype.is_float else value, dtype)
+    except OverflowError:
+        raise OverflowError(f"a Python integer of {int(value).bit_length()} bits is too large for a float") from None
+
+
 def from_generic(value: np.generic) -> UOp:
     """A constant of a NumPy scalar's own type."""
     dtype = dtype_of(value.dtype)
@@ -113,6 +123,14 @@ def from_data(data: Any) -> UOp:
         raise TypeError(f"a {type(data).__name__} cannot be held by a Tensor; accepted are {_ACCEPTED}") from None
 
 
+def array_of_list(data: Any) -> Array:
+    """A list as an array; ValueError where its parts do not have one shape."""
+    try:
+        return np.asarray(data)
+    except ValueError as error:
+        raise ValueError(f"lists that make an array hold lists of one length, which {data!r:.80} does not") from error
+
+
 def _from_list(data: Any) -> UOp:
     """Numbers in lists.
 
@@ -121,7 +139,7 @@ def _from_list(data: Any) -> UOp:
     leaf = data
     while isinstance(leaf, (list, tuple)) and leaf:
         leaf = leaf[0]
-    array = np.asarray(data)
+    array = array_of_list(data)
     if array.dtype == np.float64 and (type(leaf) in (bool, int, float) or not array.size):
         array = array.astype(dtypes.default_float.numpy)
     return from_array(array)
@@ -132,6 +150,8 @@ def from_dlpack(data: Any) -> UOp:
 
     TypeError for dtypes that NumPy lacks, ValueError off the CPU.
     """
+    if not (hasattr(data, "__dlpack__") or hasattr(data, "__dlpack_device__")):
+        raise TypeError(f"a {type(data).__name__} has no __dlpack__; Tensor(data) takes {_ACCEPTED}")
     device = data.__dlpack_device__()[0] if hasattr(data, "__dlpack_device__") else _CPU[0]
     if device not in _CPU:
         raise ValueError(f"the data is on DLPack device type {int(device)}; copy it to the CPU first")

@@ -6,13 +6,14 @@ Nothing here computes; ``axis`` is the one name for an axis, -1 the last.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import prod
+from math import copysign, prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from uopc.dtype import promote
 from uopc.ops import Ops
 from uopc.tensor.casts import Casts
 from uopc.tensor.core import Core, as_dtype
+from uopc.tensor.interop import weak_constant
 from uopc.tensor.shapes import (
     Axes,
     Shape,
@@ -20,10 +21,12 @@ from uopc.tensor.shapes import (
     integer,
     integers,
     many_axes,
+    number,
     one_axis,
     permute,
     reshape,
     resolve_reshape,
+    several,
 )
 from uopc.uop import UOp
 
@@ -60,7 +63,7 @@ class Movement(Casts):
     def unflatten(self, axis: int, sizes: Sequence[int]) -> Self:
         """One axis as several, whose sizes (one may be -1) multiply to its size."""
         at = one_axis(axis, self.ndim)
-        inner = resolve_reshape((self.shape[at],), integers((tuple(sizes),), "a size"))
+        inner = resolve_reshape((self.shape[at],), integers(several(sizes, "sizes"), "a size"))
         if prod(inner) != self.shape[at]:
             raise ValueError(f"cannot unflatten axis {at} of shape {self.shape}, of size {self.shape[at]}, to {inner}")
         return self._of(reshape(self.uop, self.shape[:at] + inner + self.shape[at + 1 :]))
@@ -128,7 +131,8 @@ class Movement(Casts):
 
     def flip(self, *axis: Any) -> Self:
         """The order along the given axes reversed; along all for none."""
-        axes = many_axes(integers(axis, "an axis") if axis and axis != (None,) else None, self.ndim)
+        every = not axis or (len(axis) == 1 and axis[0] is None)
+        axes = many_axes(None if every else integers(axis, "an axis"), self.ndim)
         return self._of(UOp(Ops.FLIP, (self.uop,), axes) if axes else self.uop)
 
     # ---- edges ----
@@ -137,29 +141,31 @@ class Movement(Casts):
         """With ``value`` around it.
 
         padding: a pair (before, after) or None for each axis; or, as PyTorch, flat numbers for the last axis first.
-        ValueError for negative padding: ``shrink`` takes elements away.
+        ValueError for negative padding: ``shrink`` takes elements away.  OverflowError for a value that the dtype
+        cannot hold, TypeError for a float around integers.
         """
-        pairs = _pairs(padding, self.shape)
+        pairs, value = _pairs(several(padding, "paddings"), self.shape), number(value, "a value")
         if any(before < 0 or after < 0 for before, after in pairs):
             raise ValueError(f"negative padding {pairs} of shape {self.shape}; shrink takes elements away")
         if all(pair == (0, 0) for pair in pairs):
             return self
         padded = UOp(Ops.PAD, (self.uop,), pairs)
-        if value == 0:
-            return self._of(padded)
-        inside = UOp(Ops.PAD, (expand(UOp.const(True), self.shape),), pairs)
         if isinstance(value, float) and not self.dtype.is_float:
             raise TypeError(f"padding of {self.dtype.name} by {value!r}: cast first")
-        return self._of(UOp(Ops.WHERE, (inside, padded, UOp.const(value, self.dtype))))
+        if value == 0 and copysign(1.0, value) > 0:
+            return self._of(padded)
+        inside = UOp(Ops.PAD, (expand(UOp.const(True), self.shape),), pairs)
+        return self._of(UOp(Ops.WHERE, (inside, padded, weak_constant(value, self.dtype))))
 
     def shrink(self, bounds: Sequence[Any]) -> Self:
         """The part from first to last (exclusive) of each axis; None keeps an axis.  ValueError for bounds outside."""
-        if len(bounds) != self.ndim:
-            raise ValueError(
-                f"shrink {tuple(bounds)} needs bounds for each of the {self.ndim} axes of shape {self.shape}"
-            )
+        given = several(bounds, "bounds")
+        if len(given) != self.ndim:
+            raise ValueError(f"shrink {given} needs bounds for each of the {self.ndim} axes of shape {self.shape}")
         whole = tuple([(0, n) for n in self.shape])
-        pairs = tuple([w if b is None else integers((tuple(b),), "a bound") for b, w in zip(bounds, whole)])
+        pairs = tuple(
+            [w if b is None else integers(several(b, "bounds of an axis"), "a bound") for b, w in zip(given, whole)]
+        )
         if any(len(p) != 2 or not 0 <= p[0] <= p[1] <= n for p, n in zip(pairs, self.shape)):
             raise ValueError(f"cannot shrink shape {self.shape} to {pairs}: bounds satisfy 0 <= first <= last <= size")
         return self._of(self.uop if pairs == whole else UOp(Ops.SHRINK, (self.uop,), pairs))
@@ -227,10 +233,10 @@ class Movement(Casts):
             start += n
 
 
-def _pairs(padding: Sequence[Any], shape: Shape) -> tuple[tuple[int, int], ...]:
+def _pairs(padding: tuple[Any, ...], shape: Shape) -> tuple[tuple[int, int], ...]:
     """Padding in either notation as a pair for each axis."""
     if padding and all(p is not None and not isinstance(p, (tuple, list)) for p in padding):
-        flat = integers((tuple(padding),), "a padding")
+        flat = integers((padding,), "a padding")
         if len(flat) % 2 or len(flat) > 2 * len(shape):
             raise ValueError(
                 f"flat padding {flat} needs two numbers an axis, for at most the {len(shape)} axes of {shape}"
@@ -238,10 +244,10 @@ def _pairs(padding: Sequence[Any], shape: Shape) -> tuple[tuple[int, int], ...]:
         pairs = [(flat[i], flat[i + 1]) for i in range(0, len(flat), 2)]
         return ((0, 0),) * (len(shape) - len(pairs)) + tuple(pairs[::-1])
     if len(padding) != len(shape):
-        raise ValueError(f"padding {tuple(padding)} needs a pair for each of the {len(shape)} axes of shape {shape}")
-    found = [(0, 0) if p is None else integers((tuple(p),), "a padding") for p in padding]
+        raise ValueError(f"padding {padding} needs a pair for each of the {len(shape)} axes of shape {shape}")
+    found = [(0, 0) if p is None else integers((several(p, "paddings of an axis"),), "a padding") for p in padding]
     if any(len(p) != 2 for p in found):
-        raise ValueError(f"padding {tuple(padding)}: each axis has a pair (before, after) or None")
+        raise ValueError(f"padding {padding}: each axis has a pair (before, after) or None")
     return tuple([(p[0], p[1]) for p in found])
 
 

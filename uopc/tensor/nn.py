@@ -19,8 +19,20 @@ from uopc.tensor.arithmetic import graph_of
 from uopc.tensor.contraction import Contraction, product
 from uopc.tensor.core import as_dtype
 from uopc.tensor.creation import lower_triangle
+from uopc.tensor.interop import weak_constant
 from uopc.tensor.reduce import maximum_over, mean_of, reduce_, softmax_of, widened
-from uopc.tensor.shapes import Shape, broadcast_shapes, counter, expand, integers, operand, permute, reshape
+from uopc.tensor.shapes import (
+    Shape,
+    broadcast_shapes,
+    counter,
+    expand,
+    integer,
+    integers,
+    number,
+    operand,
+    permute,
+    reshape,
+)
 from uopc.uop import UOp
 
 if TYPE_CHECKING:
@@ -48,7 +60,7 @@ class NN(Contraction):
         """
         x, axes = self._to_normalize(normalized_shape)
         away = x - expand(mean_of(x, axes, keepdim=True), x.shape)
-        scale = (mean_of(away * away, axes, keepdim=True) + float(eps)).alu(Ops.SQRT).recip()
+        scale = (mean_of(away * away, axes, keepdim=True) + float(number(eps, "eps"))).alu(Ops.SQRT).recip()
         return self._scaled(away * expand(scale, x.shape), axes, weight, bias)
 
     def rms_norm(
@@ -58,7 +70,7 @@ class NN(Contraction):
         default.
         """
         x, axes = self._to_normalize(normalized_shape)
-        least = resolution(self._as_float().dtype) if eps is None else float(eps)
+        least = resolution(self._as_float().dtype) if eps is None else float(number(eps, "eps"))
         scale = (mean_of(x * x, axes, keepdim=True) + least).alu(Ops.SQRT).recip()
         return self._scaled(x * expand(scale, x.shape), axes, weight, None)
 
@@ -105,13 +117,13 @@ class NN(Contraction):
             raise ValueError("cross_entropy of 0-d logits: an axis of classes is needed")
         if reduction not in ("mean", "sum", "none"):
             raise ValueError(f'reduction={reduction!r}; accepted are "mean", "sum" and "none"')
-        at = 0 if self.ndim == 1 else 1
+        at, smoothing = 0 if self.ndim == 1 else 1, float(number(label_smoothing, "label_smoothing"))
         logp = self._of(widened(self._as_float())).log_softmax(at)
         counted: UOp | None = None
         if labels.dtype.is_float:
-            losses = _expected_loss(logp.uop, labels, at, label_smoothing)
+            losses = _expected_loss(logp.uop, labels, at, smoothing)
         else:
-            losses, counted = logp._class_loss(labels, at, ignore_index, label_smoothing)
+            losses, counted = logp._class_loss(labels, at, integer(ignore_index, "ignore_index"), smoothing)
         return self._of(as_dtype(_combined(losses, counted, reduction), self._as_float().dtype))
 
     def _class_loss(self, labels: UOp, at: int, ignored: int, smoothing: float) -> tuple[UOp, UOp]:
@@ -127,12 +139,12 @@ class NN(Contraction):
                 f"class {wrong.flat[0]} does not exist: the logits of shape {self.shape} have {classes} classes"
             )
         labels = as_dtype(known.uop, dtypes.index)
-        counts = labels.ne(ignored)
+        counts = labels.ne(weak_constant(ignored, dtypes.int64).arg)
         safe = reshape(counts.where(labels, 0), self.shape[:at] + (1,) + self.shape[at + 1 :])
         picked = reshape(self._picked(safe, at), rest)
         losses = -picked
         if smoothing:
-            losses = losses * (1.0 - smoothing) + mean_of(self.uop, (at,), keepdim=False) * -float(smoothing)
+            losses = losses * (1.0 - smoothing) + mean_of(self.uop, (at,), keepdim=False) * -smoothing
         return counts.where(losses, UOp.const(0.0, losses.dtype)), counts
 
     def _picked(self, places: UOp, at: int) -> UOp:
@@ -233,7 +245,7 @@ def attention(
 def _attend(q: UOp, k: UOp, v: UOp, mask: UOp | None, causal: bool, scale: float | None) -> UOp:
     """Scores, mask, softmax, weighted sum."""
     size = q.shape[-1]
-    factor = (1.0 / math.sqrt(size) if size else 1.0) if scale is None else float(scale)
+    factor = (1.0 / math.sqrt(size) if size else 1.0) if scale is None else float(number(scale, "a scale"))
     n = len(k.shape)
     scores = product(q, permute(k, (*range(n - 2), n - 1, n - 2))) * factor
     shape, last = scores.shape, len(scores.shape) - 1

@@ -14,7 +14,7 @@ from uopc.ops import Ops, ReduceArg
 from uopc.tensor.arithmetic import truth
 from uopc.tensor.core import as_dtype
 from uopc.tensor.functions import Functions
-from uopc.tensor.shapes import Axes, Shape, counter, expand, many_axes, one_axis, reshape
+from uopc.tensor.shapes import Axes, Shape, counter, expand, many_axes, number, one_axis, reshape
 from uopc.uop import UOp
 
 if TYPE_CHECKING:
@@ -91,9 +91,9 @@ class Reduce(Functions):
         u = self._moments_of()
         axes = many_axes(axis, self.ndim)
         away = u - expand(mean_of(u, axes, keepdim=True), u.shape)
-        elements = elements_over(self.shape, axes)
+        degrees = elements_over(self.shape, axes) - number(correction, "a correction")
         total = reduce_(away * away, Ops.ADD, axes, keepdim)
-        return self._of(as_dtype(total / float(max(elements - correction, 0)), self._moment_dtype()))
+        return self._of(as_dtype(total / float(max(degrees, 0)), self._moment_dtype()))
 
     def std(self, axis: Axes = None, keepdim: bool = False, correction: int | float = 1) -> Self:
         """The square root of ``var``."""

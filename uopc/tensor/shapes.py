@@ -23,11 +23,38 @@ Axes = int | Sequence[int] | None
 
 
 def integer(value: Any, what: str) -> int:
-    """``value`` as an int; TypeError, naming ``what`` it was meant for, where it is not one."""
+    """``value`` as an int; TypeError, naming ``what`` it was meant for, where it is not one.  A bool is none: as an
+    axis or a size it is a slip, such as ``sum(True)`` for ``sum(keepdim=True)``.
+    """
+    if not isinstance(value, bool):
+        try:
+            return operator.index(value)
+        except TypeError:
+            pass
+    raise TypeError(f"{what} is an int, not {value!r}")
+
+
+def number(value: Any, what: str) -> bool | int | float:
+    """``value`` as a Python number; TypeError, naming ``what`` it was meant for, where it is not one."""
+    if isinstance(value, (bool, int, float)):
+        return value
     try:
         return operator.index(value)
     except TypeError:
-        raise TypeError(f"{what} is an int, not {value!r}") from None
+        pass
+    try:
+        if not isinstance(value, (str, bytes, bytearray)):
+            return float(value)
+    except (TypeError, ValueError):
+        pass
+    raise TypeError(f"{what} is a number, not {value!r}")
+
+
+def several(value: Any, what: str) -> tuple[Any, ...]:
+    """The elements of a list or tuple; TypeError, naming ``what`` they were meant for, where ``value`` is neither."""
+    if isinstance(value, (list, tuple)):
+        return tuple(value)
+    raise TypeError(f"{what} are a list or tuple, not {value!r}")
 
 
 def integers(args: Sequence[Any], what: str) -> Shape:

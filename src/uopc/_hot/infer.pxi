@@ -146,13 +146,31 @@ cdef object product(object sizes):
     return n
 
 
+cdef enum:
+    MOST_ELEMENTS_LOG2 = 60  # so many that no size in bytes is beyond 64 bits
+
+cdef int64_t MOST_ELEMENTS = <int64_t>1 << MOST_ELEMENTS_LOG2
+
+
+cdef object addressable(object shape):
+    """``shape``; ValueError where its elements could not be counted in bytes.  Sizes of 0 do not excuse others."""
+    cdef int64_t n = 1
+    cdef object s
+    for s in shape:
+        if s:
+            n = sat_mul(n, s) if -MOST_ELEMENTS <= s <= MOST_ELEMENTS else INT64_MAX
+        if n > MOST_ELEMENTS:
+            raise ValueError(f"shape {shape} has more than 2**{MOST_ELEMENTS_LOG2} elements, which no memory holds")
+    return shape
+
+
 cdef object movement_shape(int code, tuple old, object arg):
     """The shape after a movement op; ValueError where the argument does not fit the shape ``old``."""
     cdef Py_ssize_t i
     if code == C_RESHAPE:
         if product(old) != product(arg):
             raise ValueError(f"cannot reshape {old} ({product(old)} elements) to {arg} ({product(arg)} elements)")
-        return arg
+        return addressable(arg)
     if code == C_FLIP:
         if any([not 0 <= a < len(old) for a in arg]) or len(set(arg)) != len(arg):
             raise ValueError(f"cannot flip axes {arg} of shape {old}")
@@ -169,7 +187,7 @@ cdef object movement_shape(int code, tuple old, object arg):
         for i in range(len(old)):
             if arg[i] != old[i] and old[i] != 1:
                 raise ValueError(f"cannot expand {old} to {arg}: axis {i} has size {old[i]}, and only size 1 expands")
-        return arg
+        return addressable(arg)
     if code == C_PERMUTE:
         if sorted(arg) != list(range(len(old))):
             raise ValueError(f"{arg} is not a permutation of the axes of shape {old}")
@@ -185,7 +203,7 @@ cdef object movement_shape(int code, tuple old, object arg):
         return tuple([-(-n // step) for step, n in zip(arg, old)])
     if any([lo < 0 or hi < 0 for lo, hi in arg]):  # PAD
         raise ValueError(f"cannot pad {old} by {arg}: negative padding")
-    return tuple([lo + n + hi for (lo, hi), n in zip(arg, old)])
+    return addressable(tuple([lo + n + hi for (lo, hi), n in zip(arg, old)]))
 
 
 cdef object infer_shape(int code, tuple src, object arg):
@@ -218,7 +236,9 @@ cdef object structure_shape(int code, tuple src, object arg):
         if type(s.shape_) is not tuple or not isinstance(arg, tuple):
             raise TypeError(f"{OPS[code]!r} moves a tensor by a tuple, not {s!r} by {arg!r}")
         return movement_shape(code, s.shape_, arg)
-    if code == C_BUFFER or code == C_ALLOC or code == C_STATE or code == C_COMPONENT:
+    if code == C_BUFFER or code == C_ALLOC:
+        return addressable(arg.shape)
+    if code == C_STATE or code == C_COMPONENT:
         return arg.shape
     if code == C_REDUCE:
         s = <UOp>src[0]
@@ -228,13 +248,13 @@ cdef object structure_shape(int code, tuple src, object arg):
             raise ValueError(f"cannot reduce axes {arg.axes} of shape {s.shape_}")
         return tuple([n for i, n in enumerate(s.shape_) if i not in arg.axes])
     if code == C_IOTA:
-        return (arg,)
+        return addressable((arg,))
     if code == C_STACK:
         s = <UOp>src[0]
         for x in src:
             if (<UOp>x).shape_ != s.shape_:
                 raise ValueError(f"cannot stack shapes {s.shape_} and {(<UOp>x).shape_}: they must agree")
-        return (len(src), *s.shape_)
+        return addressable((len(src), *s.shape_))
     if code == C_CAT:
         s = <UOp>src[0]
         i = arg
@@ -246,7 +266,7 @@ cdef object structure_shape(int code, tuple src, object arg):
             if best[:i] != s.shape_[:i] or best[i + 1:] != s.shape_[i + 1:]:
                 raise ValueError(f"cannot join shapes {s.shape_} and {best} along axis {i}: the other axes must agree")
             n = n + best[i]
-        return (*s.shape_[:i], n, *s.shape_[i + 1:])
+        return addressable((*s.shape_[:i], n, *s.shape_[i + 1:]))
     if code == C_GATHER:
         s = <UOp>src[1]
         if len(src) - 1 != len((<UOp>src[0]).shape_):
