@@ -206,6 +206,9 @@ def test_the_compiler_from_the_extra(tmp_path):
     paths = os.pathsep.join(p for p in sys.path if p)
     env = {"PATH": "/nowhere", "HOME": str(tmp_path), "UOPC_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": paths}
     subprocess.run([python, "-c", code], env=env, cwd=tmp_path, check=True, timeout=300)
+    del env["HOME"]
+    env["UOPC_CACHE_DIR"] = str(tmp_path / "other")
+    subprocess.run([python, "-c", code], env=env, cwd=tmp_path, check=True, timeout=300)
 
 
 @pytest.mark.slow

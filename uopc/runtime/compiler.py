@@ -169,11 +169,19 @@ def _run(argv: list[str], stdin: int | None = None, shared: Sequence[int] = ()) 
     from uopc.runtime.spawn import NOT_RUN, run
 
     try:
-        return run(argv, stdin, shared)
+        return run(argv, stdin, shared, _zig_environment() if argv[1:3] == ["-m", "ziglang"] else None)
     except OSError as error:
         if error.errno not in NOT_RUN:
             raise
         raise CompilerNotFound(f"{argv[0]} cannot be run: {error.strerror}. {_advice()}") from error
+
+
+def _zig_environment() -> dict[str, str] | None:
+    """zig does nothing without a place for a cache of its own, which it looks for in the home that HOME names."""
+    cache = disk_cache()
+    if cache is None or "ZIG_GLOBAL_CACHE_DIR" in os.environ or os.access(os.environ.get("HOME", ""), os.W_OK):
+        return None
+    return {**os.environ, "ZIG_GLOBAL_CACHE_DIR": os.path.join(os.path.dirname(cache.path), "zig")}
 
 
 # ------------------------------------------------------------------------------------------------------- compiling --

@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 MOST_SAID = 1 << 16  # bytes that are kept of each end of what a program prints
@@ -49,7 +49,9 @@ def content(fd: int) -> bytes:
     return data
 
 
-def run(argv: list[str], stdin: int | None = None, shared: Sequence[int] = ()) -> tuple[int, str]:
+def run(
+    argv: list[str], stdin: int | None = None, shared: Sequence[int] = (), env: Mapping[str, str] | None = None
+) -> tuple[int, str]:
     """Run a program with `shared` descriptors open under the same numbers.  Returns (exit code, all that it printed).
 
     posix_spawn and files in place of the subprocess module and pipes: importing that takes as long as a compiler run.
@@ -60,7 +62,12 @@ def run(argv: list[str], stdin: int | None = None, shared: Sequence[int] = ()) -
         actions += [(os.POSIX_SPAWN_DUP2, nothing if stdin is None else stdin, 0)]
         actions += [(os.POSIX_SPAWN_DUP2, said, 1), (os.POSIX_SPAWN_DUP2, said, 2)]
         pid = os.posix_spawn(
-            argv[0], argv, os.environ, file_actions=actions, setsigmask=(), setsigdef=(signal.SIGPIPE, signal.SIGXFSZ)
+            argv[0],
+            argv,
+            os.environ if env is None else env,
+            file_actions=actions,
+            setsigmask=(),
+            setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
         )
         code = _wait(pid)
         return code, _said(said) + (f"\nkilled by signal {-code}" if code < 0 else "")
