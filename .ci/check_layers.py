@@ -95,20 +95,9 @@ LAYERS = (
     ),
     Layer(
         "cascade",  # its parts; the package's face is a pass
-        tuple(
-            f"uopc.cascade.{name}"
-            for name in (
-                "lift",
-                "epilogue",
-                "frame",
-                "chain",
-                "factors",
-                "samples",
-                "derivation",
-                "trial",
-                "formulas",
-                "parts",
-            )
+        (
+            *(f"uopc.cascade.{name}" for name in ("lift", "survey", "epilogue", "frame", "chain", "factors")),
+            *(f"uopc.cascade.{name}" for name in ("samples", "derivation", "trial", "formulas", "parts")),
         ),
         Inner.ORDERED,
     ),

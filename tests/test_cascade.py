@@ -17,6 +17,7 @@ from reference import evaluate
 
 import uopc
 import uopc.cascade.derivation as derivation
+import uopc.cascade.survey as survey
 import uopc.cascade.trial as trial
 from uopc import Tensor
 from uopc.cascade import Report, cascade, derivations
@@ -127,6 +128,30 @@ def test_a_sum_doubled_many_times_is_looked_at_once():
         weights = (weights + weights) * 0.5
     (made,) = cascades((scores().softmax(-1) * weights) @ values())
     assert len(made.components) == 3
+
+
+def test_work_grows_as_the_graph_does(monkeypatch):
+    """Each layer adds two terms to what all later ones normalise, and none of them lifts more for it."""
+    lifted = survey.lifted
+    seen: list[int] = []
+
+    def counted(*args):
+        out = lifted(*args)
+        seen.append(len(out.order))
+        return out
+
+    monkeypatch.setattr(survey, "lifted", counted)
+
+    def work(layers: int) -> int:
+        x = Tensor(draw(N, D))
+        for _ in range(layers):
+            x = x + attention(x.layer_norm((D,)) @ Tensor(draw(M, D)).T) @ Tensor(draw(E, D))
+            x = x + x.layer_norm((D,)) @ Tensor(draw(D, D))
+        seen.clear()
+        assert len(cascades(x)) == layers
+        return sum(seen)
+
+    assert work(6) - work(4) == work(4) - work(2) > 0
 
 
 def test_cascade_is_pure_and_repeatable():

@@ -7,7 +7,18 @@ import itertools
 import pytest
 from loop_ir import F32, Ops, UOp, buffer, range_, reduce, sink
 
-from uopc._hot.graph import chosen, copies, depending, dtypes_of, replace_depending, replace_groups
+from uopc._hot.graph import (
+    chosen,
+    cone,
+    copies,
+    depending,
+    dtypes_of,
+    newer,
+    replace_all,
+    replace_depending,
+    replace_groups,
+    replace_newer,
+)
 from uopc.uop import dtypes
 
 
@@ -24,6 +35,38 @@ def test_what_is_closed_below_is_not_open() -> None:
     i = range_(4, 0)
     total = reduce(Ops.ADD, buffer(0, 4).index(i).load(), i)
     assert depending(total + 1.0, (i,)) == []
+
+
+def test_a_cone_ends_at_some_ops_and_after_so_many() -> None:
+    a, b = buffer(0, 4).index(0).load(), buffer(1, 4).index(0).load()
+    body = (a + b) * (a + b).alu(Ops.EXP2)
+    ends = bytes(op is Ops.LOAD for op in Ops)
+    assert cone(body, ends, 9) == [body, body.src[1], a + b, b, a]
+    assert cone(body, ends, 5) == cone(body, ends, 9)
+    assert cone(body, ends, 2) == [body, body.src[1], a + b]
+    assert cone(a, ends, 9) == [a]
+
+
+def test_what_is_newer_than_something_needs_no_walk_below_it() -> None:
+    x = buffer(0, 1).index(0).load()
+    a = x + 1.0
+    b = a * 2.0
+    place = {u: k for k, u in enumerate(b.toposort())}
+    c = b.alu(Ops.EXP2) + x
+    assert newer(c, place, len(place)) == [b.alu(Ops.EXP2), c]
+    assert newer(c, place, place[b]) == [b, b.alu(Ops.EXP2), c]
+    assert newer(x, place, place[b]) == []
+    assert set(newer(c, place, 0)) == set(c.toposort())
+    for known in ({b: x}, {a: x}, {x: a}, {a: x, b: a}, {c: a}, {}):
+        assert replace_newer(c, place, known) is c.substitute(known)
+
+
+def test_replacements_are_replaced_again() -> None:
+    x, y = (buffer(k, 1).index(0).load() for k in range(2))
+    a, b = x.alu(Ops.EXP2), y.alu(Ops.SQRT)
+    assert replace_all(sink(a + 1.0, b), {a: b * 2.0, b: y + 3.0}) is sink((y + 3.0) * 2.0 + 1.0, y + 3.0)
+    assert replace_all(a, {a: x}) is x
+    assert replace_all(a, {b: x}) is a
 
 
 @pytest.mark.parametrize("sizes", [(3,), (2, 3), (2, 1, 4)])

@@ -22,16 +22,20 @@ computed again.  ``derivations`` tells what was derived, and what was refused an
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field
+from functools import cached_property
 
+from uopc._hot.graph import cone, of_ops, replace_all
 from uopc.cascade.chain import links, refusal
-from uopc.cascade.derivation import Builder, Piece
-from uopc.cascade.epilogue import epilogue, is_wanted
-from uopc.cascade.factors import summands
+from uopc.cascade.derivation import Builder, Piece, Values, parts_of
+from uopc.cascade.epilogue import Users, epilogue
+from uopc.cascade.factors import Parts, summands
 from uopc.cascade.formulas import Report, report_of
-from uopc.cascade.frame import Frame, Refused, alone
-from uopc.cascade.lift import cone
+from uopc.cascade.frame import Frame, Refused
+from uopc.cascade.lift import ENDS
 from uopc.cascade.parts import in_parts
+from uopc.cascade.survey import Survey, alone
 from uopc.cascade.trial import holds
 from uopc.ops import CascadeArg, Component, ComponentArg, Level, Ops, StateArg
 from uopc.rates import BLOCK_WIDTH
@@ -44,7 +48,7 @@ MAX_BODY = 256
 __all__ = ["Report", "cascade", "derivations"]
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Group:
     """A cascade under way: its reductions in order; the producers that they use, and those to be written down."""
 
@@ -53,19 +57,24 @@ class _Group:
     producers: dict[UOp, None] = field(default_factory=dict)
     written: dict[UOp, None] = field(default_factory=dict)
 
-    def extended(self, frame: Frame) -> dict[UOp, Piece]:
-        """The pieces with those of a frame; Refused where the frame is no cascade."""
-        frame.check()
-        builder, made = Builder(frame), dict(self.pieces)
+    def extended(self, frame: Frame) -> _Group:
+        """The group with the reductions of a frame; Refused where the frame is no cascade."""
+        frame.check_members()
+        parts: dict[UOp, Parts] = {}
         for u in frame.members:
-            if u not in made:
-                made[u] = builder.piece(u, made)
+            if u not in self.pieces:
+                parts[u] = parts_of(frame.bodies[u], {*self.pieces, *parts})
+        frame.check_shared()
+        builder, made = Builder(frame), dict(self.pieces)
+        for u in parts:
+            made[u] = builder.piece(u, parts[u], made)
         if len(made) > 1 and not holds(frame, made):
             raise Refused("rounding or overflow tells the derived reduction from the original on samples")
-        return made
+        written = dict.fromkeys(frame.written())
+        return _Group(self.number, made, {**self.producers, **frame.producers}, {**self.written, **written})
 
-    def build(self) -> dict[UOp, UOp]:
-        """What replaces each reduction: a COMPONENT, and what was deferred."""
+    def build(self, survey: Survey, elsewhere: Container[UOp]) -> dict[UOp, UOp]:
+        """What replaces each reduction: a COMPONENT, and what was deferred.  ``elsewhere``: the ends of all."""
         number, pieces = self.number, list(self.pieces.values())
         state = [
             {
@@ -74,12 +83,15 @@ class _Group:
             }
             for new in (False, True)
         ]
-        cuts = {u: UOp(Ops.STAGE, (u,), Level.KERNEL) for u in self.written}
+        before, after = (Values(survey, s) for s in state)
+        # what another cascade ends in is not to be had inside a block of this one
+        written = (u for u in self.producers if u in self.written or u in elsewhere)
+        inside = Values(survey, {**{u: UOp(Ops.STAGE, (u,), Level.KERNEL) for u in written}, **state[True]})
         sources: list[UOp] = []
         components: list[Component] = []
         for p in pieces:
-            sources.append(p.body.substitute({**cuts, **state[True]}))
-            correction = p.correction(state[False], state[True])
+            sources.append(inside.into(p.body))
+            correction = p.correction(before, after)
             if correction is not None:
                 sources.append(correction)
             components.append(Component(p.op, p.axis, correction is not None, order=p.reduce.arg.order))
@@ -87,7 +99,7 @@ class _Group:
         values = in_parts(whole, [ComponentArg(k, p.dtype, p.reduce.shape) for k, p in enumerate(pieces)])
         out: dict[UOp, UOp] = {}
         for p, value in zip(pieces, values):
-            out[p.reduce] = p.final(value, out)
+            out[p.reduce] = p.final(value, Values(survey, out))
         return out
 
 
@@ -98,38 +110,43 @@ class _Search:
     """
 
     def __init__(self, root: UOp) -> None:
-        self.groups: list[_Group] = []
-        self.of: dict[UOp, _Group] = {}
+        self.root = root
+        self.groups: dict[int, _Group] = {}
+        self.of: dict[UOp, int] = {}  # the group of each reduction that is in one
         self.sums: dict[UOp, UOp] = {}
         self.findings: list[tuple[Frame, str | None, _Group | None]] = []
-        self.inside: set[UOp] = set()  # what the blocks of a cascade compute
+        self.inside: dict[UOp, set[int]] = {}  # the groups whose blocks use a reduction
         self.late: list[Frame] = []  # to be looked at last: a cascade if they join another one
-        self.users: dict[UOp, list[UOp]] = {}
-        order = toposort(root)
-        self.place = {u: k for k, u in enumerate(order)}
-        for u in order:
-            for s in u.src:
-                self.users.setdefault(s, []).append(u)
-        for u in reversed(order):
+        for u in reversed(of_ops(toposort(root), Ops.REDUCE)):
             if alone(u) and u not in self.of and u.dtype.is_float and u.arg.op in (Ops.ADD, Ops.MAX, Ops.MIN):
-                below = cone(u.src[0])
-                if len(below) <= MAX_BODY and any(v.op is Ops.REDUCE for v in below):
+                below = cone(u.src[0], ENDS, MAX_BODY)
+                if len(below) <= MAX_BODY and of_ops(below, Ops.REDUCE):
                     self.consider(u)
         for frame in self.late:
             self.settle(frame)
 
+    @cached_property
+    def survey(self) -> Survey:
+        return Survey(self.root)
+
+    @cached_property
+    def users(self) -> Users:
+        return Users(self.root)
+
     def epilogues(self) -> list[UOp]:
         """What is computed from values that are written down, where that is not just the value itself."""
-        written = dict.fromkeys(u for g in self.groups for u in g.written)
-        return [v for v in (epilogue(u, self.users, self.place) for u in written) if v not in written]
+        written = dict.fromkeys(u for g in self.groups.values() for u in g.written)
+        return [v for v in (epilogue(u, self.users, self.survey.place) for u in written) if v not in written]
 
     def consider(self, u: UOp) -> None:
         """Derive the cascade that ends in ``u``, or those of its terms; or note why not."""
-        frame = Frame(u)
+        if not self.survey.may_use(u) and not self.survey.repeats(u):
+            return
+        frame = Frame(u, self.survey)
+        users = self.inside.get(u)
         if len(frame.members) < 2:
             self.consider_chain(frame)
-            return
-        if u in self.inside and not any(u in g.written for g in self.groups):
+        elif users and not any(u in self.groups[n].written for n in users):
             self.findings.append((frame, "a block of another cascade computes it", None))
         elif self.wanted(frame):
             self.late.append(frame)
@@ -138,7 +155,7 @@ class _Search:
 
     def wanted(self, frame: Frame) -> bool:
         """Whether a frame of nothing but sums of rows would compute again what is written down anyway."""
-        return frame.width() == 1 and any(is_wanted(u, self.users) for u in frame.producers)
+        return frame.width() == 1 and any(u in self.users.wanted for u in frame.producers)
 
     def settle(self, frame: Frame) -> None:
         """Derive the cascade of a frame, or those of its terms; or note why not."""
@@ -150,10 +167,13 @@ class _Search:
 
     def consider_chain(self, frame: Frame) -> None:
         """The same where no reduction over the same axis is used, but what other reductions give."""
-        inner = links(frame)
-        if not inner or frame.members[-1] in self.inside:
+        (u,) = frame.members
+        if self.inside.get(u) or not self.survey.repeats(u):
             return
-        why = refusal(frame, self.users)
+        inner = links(frame)
+        if not inner:
+            return
+        why = refusal(frame, inner, self.users.of)
         try:
             if why is None:
                 self.accept(frame)
@@ -164,46 +184,60 @@ class _Search:
 
     def accept(self, frame: Frame) -> None:
         """Derive the cascade of a frame, or add it to one that has reductions in common; Refused where it is none."""
-        met = [self.of[m] for m in frame.members if m in self.of]
-        if any(g is not met[0] for g in met):
+        met = {self.of[m] for m in frame.members if m in self.of}
+        if len(met) > 1:
             raise Refused("it would join two cascades")
-        if not met and not frame.shared() and len(frame.members) > 1:
+        if not met and not frame.shared and len(frame.members) > 1:
             raise Refused("the reductions share no value that is itself a reduction")
         if (width := frame.width()) > BLOCK_WIDTH:
             raise Refused(f"a block would hold {width} results for each row, and at most {BLOCK_WIDTH} is accepted")
         if not met and self.wanted(frame):
             raise Refused("what they share, or what is computed from each element of it, is written down anyway")
-        group = met[0] if met else _Group(len(self.groups))
-        group.pieces = group.extended(frame)
-        group.producers.update(frame.producers)
-        group.written.update(dict.fromkeys(frame.written()))
-        if not met:
-            self.groups.append(group)
-        self.of.update(dict.fromkeys(frame.members, group))
-        self.inside.update(frame.producers)
+        number = met.pop() if met else len(self.groups)
+        group = self.groups.get(number, _Group(number)).extended(frame)
+        self.groups[number] = group
+        self.of.update(dict.fromkeys(frame.members, number))
+        for p in frame.producers:
+            self.inside.setdefault(p, set()).add(number)
         self.findings.append((frame, None, group))
 
     def by_terms(self, frame: Frame) -> bool:
         """Sum term by term what is refused as a whole; whether every term is a cascade."""
         terms = summands(frame)
-        frames = [Frame(t) for t in terms]
+        frames = [Frame(t, self.survey) for t in terms]
         if not terms or any(len(f.members) < 2 for f in frames):
             return False
-        before = list(self.groups), dict(self.of), list(self.findings), [dict(g.pieces) for g in self.groups]
+        done: list[tuple[Frame, _Group | None]] = []
         try:
             for f in frames:
                 if f.members[-1] not in self.of:
+                    before = next((self.groups[self.of[m]] for m in f.members if m in self.of), None)
                     self.accept(f)
+                    done.append((f, before))
         except Refused:
-            self.groups, self.of, self.findings, pieces = before
-            for g, p in zip(self.groups, pieces):
-                g.pieces = p
+            for f, before in reversed(done):
+                self.take_back(f, before)
             return False
         total = terms[0]
         for t in terms[1:]:
             total = total + t
         self.sums[frame.members[-1]] = total
         return True
+
+    def take_back(self, frame: Frame, before: _Group | None) -> None:
+        """Undo the last ``accept``; ``before``: the group to which it added the frame."""
+        number = self.of[frame.members[-1]]
+        if before is None:
+            del self.groups[number]
+        else:
+            self.groups[number] = before
+        for m in frame.members:
+            if before is None or m not in before.pieces:
+                del self.of[m]
+        for p in frame.producers:
+            if before is None or p not in before.producers:
+                self.inside[p].discard(number)
+        self.findings.pop()
 
 
 def cascade(root: UOp, fuse_reduce: bool | None = None) -> UOp:
@@ -216,32 +250,11 @@ def cascade(root: UOp, fuse_reduce: bool | None = None) -> UOp:
         root = UOp.wrap([root], ends, lambda u: UOp(Ops.STAGE, (u,), Level.KERNEL))[0]
         search = _Search(root)
     replaced = dict(search.sums)
-    for group in search.groups:
-        # what another cascade ends in is not to be had inside a block of this one
-        group.written.update(dict.fromkeys(u for u in group.producers if u in search.of or u in search.sums))
-        replaced.update(group.build())
-    return _resolved(root, replaced) if replaced else root
-
-
-def _resolved(root: UOp, replaced: dict[UOp, UOp]) -> UOp:
-    """``root`` with the keys of ``replaced`` replaced, in it and in the values that replace them: a cascade may use
-    the results of another one."""
-    memo: dict[UOp, UOp] = {}
-    stack = [root]
-    while stack:
-        u = stack[-1]
-        if u in memo:
-            stack.pop()
-            continue
-        inner = (replaced[u],) if u in replaced else u.src
-        missing = [s for s in inner if s not in memo]
-        if missing:
-            stack += missing
-            continue
-        src = tuple(memo[s] for s in inner)
-        memo[u] = src[0] if u in replaced else u if src == u.src else u.replace(src=src)
-        stack.pop()
-    return memo[root]
+    elsewhere = {*search.of, *search.sums}
+    for group in search.groups.values():
+        replaced.update(group.build(search.survey, elsewhere))
+    # a cascade may use the results of another one
+    return replace_all(root, replaced) if replaced else root
 
 
 def derivations(root: UOp) -> list[Report]:

@@ -7,10 +7,13 @@ What it costs is that each block of rows reads the operands of both products aga
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable
 
-from uopc.cascade.frame import Frame, alone
-from uopc.cascade.lift import cone
+from uopc._hot.graph import cone
+from uopc.cascade.frame import Frame
+from uopc.cascade.lift import ENDS
+from uopc.cascade.survey import alone
 from uopc.ops import Order
 from uopc.rangeify.nest import trips
 from uopc.rates import BYTE_TIME, CACHED, LAUNCH_TIME
@@ -25,41 +28,36 @@ def links(frame: Frame) -> list[UOp]:
     """The reductions of which a frame's only reduction needs each value again and again; none where it needs them
     once."""
     (body,) = frame.bodies.values()
-    found = [p for p in frame.producers if frame.along in _ranges(frame, p)]
+    found = [p for p in frame.producers if frame.along in frame.asked_along(p)]
     rows = frame.rows()
     columns = {r for i in body.at for r in i.ranges} - rows - {frame.along}
     return found if rows and columns else []
 
 
-def _ranges(frame: Frame, producer: UOp) -> set[UOp]:
-    return {r for at in frame.asked(producer) for i in at for r in i.ranges}
-
-
-def refusal(frame: Frame, users: Mapping[UOp, Iterable[UOp]]) -> str | None:
-    """Why the reduction of a frame with ``links`` is not a cascade of its own; ``users``: of each node of the graph."""
+def refusal(frame: Frame, inner: list[UOp], users: Callable[[UOp], Iterable[UOp]]) -> str | None:
+    """Why the reduction of a frame with the links ``inner`` is not a cascade of its own; ``users``: of a node."""
     (body,) = frame.bodies.values()
-    inner = links(frame)
     if body.reduce.arg.order is not Order.ANY:
         return "its order is fixed, and blocks have another one"
-    again, down = prices(frame)
+    again, down = prices(frame, inner)
     if again >= down:
         return "writing down what it needs again and again costs less"
     if any(len(frame.asked(p)) != 1 for p in inner):
         return "what it needs again and again is asked for at several places"
     if not _inside(body.reduce, inner, users):
         return "what it needs again and again is used elsewhere too"
-    if any(len(Frame(p).members) > 1 or not alone(p) for p in inner):
+    if any(not alone(p) or len(Frame(p, frame.survey).members) > 1 for p in inner):
         return "what it needs again and again is itself the end of reductions that depend on each other"
     return None
 
 
-def _inside(reduce: UOp, inner: list[UOp], users: Mapping[UOp, Iterable[UOp]]) -> bool:
+def _inside(reduce: UOp, inner: list[UOp], users: Callable[[UOp], Iterable[UOp]]) -> bool:
     """Whether all uses of some values end in one reduction."""
-    within = {*cone(reduce.src[0]), reduce}
+    within = {*cone(reduce.src[0], ENDS, sys.maxsize - 1), reduce}
     stack, seen = list(inner), set(inner)
     while stack:
         u = stack.pop()
-        for v in users.get(u, ()):
+        for v in users(u):
             if v not in within:
                 return False
             if v is not reduce and v not in seen:
@@ -68,12 +66,11 @@ def _inside(reduce: UOp, inner: list[UOp], users: Mapping[UOp, Iterable[UOp]]) -
     return True
 
 
-def prices(frame: Frame) -> tuple[float, float]:
+def prices(frame: Frame, inner: list[UOp]) -> tuple[float, float]:
     """Seconds of reading operands again for each block of rows and sums again for each block of steps, and of writing
     the values down and reading them."""
     (body,) = frame.bodies.values()
     rows = frame.rows()
-    inner = links(frame)
     count = trips(rows) * frame.length
     columns = trips({r for i in body.at for r in i.ranges} - rows - {frame.along})
     depth = sum(p.src[0].shape[p.arg.axes[0]] * p.src[0].dtype.itemsize for p in inner)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -11,12 +12,24 @@ from uopc.cascade.factors import Parts, as_product, as_sum
 from uopc.cascade.frame import Body, Frame, Refused, members_in
 from uopc.cascade.lift import lifted, operations, without_addends, without_factors, without_terms
 from uopc.cascade.samples import Samples, evaluate, start
+from uopc.cascade.survey import Survey
 from uopc.dtype import dtypes
 from uopc.ops import ALU, Ops, identity
 from uopc.uop import DType, UOp
 
 INF = float("inf")
-Values = Mapping[UOp, UOp]
+
+
+@dataclass(frozen=True)
+class Values:
+    """What stands for reductions where expressions name them."""
+
+    survey: Survey
+    known: dict[UOp, UOp]
+
+    def into(self, u: UOp) -> UOp:
+        """``u`` over these values."""
+        return self.survey.replaced(u, self.known)
 
 
 @dataclass(frozen=True)
@@ -33,12 +46,12 @@ class Anchor:
 
     def correction(self, old: Values, new: Values) -> UOp:
         """The factor that takes a sum from the old running values to the new ones; 0 where nothing was met before."""
-        factor = once = (self.settled.substitute(new) - self.exponent.substitute(old)).alu(self.op)
+        factor = once = (new.into(self.settled) - old.into(self.exponent)).alu(self.op)
         for _ in range(self.times - 1):
             factor = factor * once
         if self.extremes is None:
             return factor
-        nothing = [e.substitute(old).eq(identity(_base_op(e), e.dtype)) for e in self.extremes]
+        nothing = [old.into(e).eq(identity(_base_op(e), e.dtype)) for e in self.extremes]
         for n in nothing:
             factor = n.where(UOp.const(0.0, factor.dtype), factor)
         return factor
@@ -92,16 +105,16 @@ class Piece:
     def final(self, value: UOp, results: Values) -> UOp:
         """The reduction's value, from the cascade's and from the values of the others."""
         for f in self.above:
-            f = f.substitute(results)
+            f = results.into(f)
             value = self._unless(f.alu(Ops.ABS).eq(INF), value, _wider(value, f, Ops.MUL))
         for f in self.below:
-            f = f.substitute(results)
+            f = results.into(f)
             value = self._unless(f.eq(0.0), value, _wider(value, f, Ops.DIV))
         for a in self.anchors:
-            lost = a.exponent.substitute(results).eq(INF)
+            lost = results.into(a.exponent).eq(INF)
             value = lost.where(value * INF, value)
         for t in self.addends:
-            value = _wider(value, t.substitute(results), Ops.ADD)
+            value = _wider(value, results.into(t), Ops.ADD)
         return value.cast(self.reduce.dtype)
 
 
@@ -130,24 +143,32 @@ def _wider(a: UOp, b: UOp, op: Ops) -> UOp:
     return a.cast(dtype).alu(op, b.cast(dtype))
 
 
+def parts_of(body: Body, earlier: set[UOp]) -> Parts:
+    """The parts of a reduction that may use those of ``earlier``; Refused where it is not of the form."""
+    runs = body.running(earlier)
+    if not runs:
+        return Parts()
+    op = body.reduce.arg.op
+    if op is Ops.ADD:
+        return as_product(body, earlier, runs)
+    if op in (Ops.MAX, Ops.MIN):
+        return as_sum(body, runs)
+    raise Refused(f"a running value inside a reduction by {op.name}")
+
+
 class Builder:
-    """Makes the pieces of one frame, each from its body and the members before it."""
+    """Makes the pieces of one frame, each from its parts and the members before it."""
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
-        self.samples = Samples(frame.along)
 
-    def piece(self, u: UOp, pieces: Mapping[UOp, Piece]) -> Piece:
-        """The reduction ``u``, which may use those of ``pieces``; Refused where it is not of the form."""
+    @cached_property
+    def samples(self) -> Samples:
+        return Samples(self.frame.along)
+
+    def piece(self, u: UOp, parts: Parts, pieces: Mapping[UOp, Piece]) -> Piece:
+        """The reduction ``u``, which may use those of ``pieces``; Refused where it cannot be corrected."""
         body, earlier = self.frame.bodies[u], set(pieces)
-        parts = Parts()
-        if not earlier.isdisjoint(body.lifted.toposort()):
-            if u.arg.op is Ops.ADD:
-                parts = as_product(body, earlier)
-            elif u.arg.op in (Ops.MAX, Ops.MIN):
-                parts = as_sum(body, earlier)
-            else:
-                raise Refused(f"a running value inside a reduction by {u.arg.op.name}")
         if any(pieces[m].addends for t in parts.anchored for m in members_in(t.inner, earlier)):
             raise Refused("a maximum in an exponent has terms that are known at the end only")
         dtype = dtypes.float32 if u.dtype.is_half else u.dtype
@@ -163,12 +184,12 @@ class Builder:
             above=tuple(f for f, n in factors for _ in range(n)),
             below=tuple(f for f, n in factors for _ in range(-n)),
             addends=tuple(body.at_output(t) for t in parts.addends),
-            positive=nonnegative(lifted(kept)[0]),
+            positive=nonnegative(lifted(kept).tree),
         )
 
     def _kept(self, body: Body, parts: Parts) -> UOp:
         """The body without what is deferred, over the nodes that the reductions share, so that they go on sharing."""
-        x, origin = body.reduce.src[0], body.origin
+        x, origin = body.reduce.src[0], body.outline.origin
         x = without_factors(x, [o for f, _ in parts.factors for o in origin[f]])
         x = without_addends(x, [o for t in parts.addends for o in origin[t]])
         x = without_terms(x, [o for t in parts.exponents for o in origin[t.inner]])
@@ -177,7 +198,7 @@ class Builder:
             limit = self._limit(t.inner, body)
             if limit is not None:
                 settled.update({o: _settled(o, limit) for o in origin[t.inner]})
-        return x.substitute(settled) if settled else x
+        return self.frame.survey.replaced(x, settled)
 
     def _anchors(self, body: Body, parts: Parts, earlier: set[UOp]) -> list[Anchor]:
         out = []
@@ -196,7 +217,7 @@ class Builder:
         """What a part is where nothing was met so far: inf or -inf, or None where it is finite or depends."""
         first = {self.frame.leaf(m): start(m.arg.op, m.dtype) for m in members_in(part, set(self.frame.members))}
         with np.errstate(all="ignore"):
-            x = evaluate(self.frame.value(part, body.at), first, self.samples, slice(0, 1))
+            x = evaluate(body.value(part), first, self.samples, slice(0, 1))
         for limit in (INF, -INF):
             if bool(np.all(x == limit)):
                 return limit

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from uopc.cascade.frame import Body, Frame, Refused, members_in, tainted
+from uopc.cascade.frame import Body, Frame, Refused, members_in
 from uopc.ops import Ops
-from uopc.uop import UOp, toposort
+from uopc.uop import UOp
 
 EXPONENTIALS = (Ops.EXP, Ops.EXP2)
 RUNNING_EXTREMES = (Ops.MAX, Ops.MIN)
@@ -47,12 +47,12 @@ def _is_float_cast(u: UOp) -> bool:
     return u.op is Ops.CAST and u.dtype.is_float and u.src[0].dtype.is_float
 
 
-def as_product(body: Body, members: set[UOp]) -> Parts:
-    """The factors of a body; Refused where one depends on the axis and on a running value."""
+def as_product(body: Body, members: set[UOp], runs: set[UOp]) -> Parts:
+    """The factors of a body, of which ``runs`` are what ``members`` go into; Refused where one depends on the axis and
+    on a running value."""
     out = Parts()
-    runs = tainted(body.lifted, members)
-    powers = {body.lifted: 1}
-    for u in reversed(toposort(body.lifted)):
+    powers = {body.outline.tree: 1}
+    for u in reversed(body.outline.order):
         n = powers.get(u, 0)
         if u not in powers or u not in runs:
             continue
@@ -70,11 +70,11 @@ def as_product(body: Body, members: set[UOp]) -> Parts:
     return out
 
 
-def as_sum(body: Body, members: set[UOp]) -> Parts:
-    """The terms of a body; Refused where one depends on the axis and on a running value."""
+def as_sum(body: Body, runs: set[UOp]) -> Parts:
+    """The terms of a body, of which ``runs`` are what running values go into; Refused where one depends on the axis
+    too."""
     out = Parts()
-    runs = tainted(body.lifted, members)
-    stack, seen = [body.lifted], set()
+    stack, seen = [body.outline.tree], set()
     while stack:
         u = stack.pop()
         if u not in runs:
@@ -135,8 +135,8 @@ def summands(frame: Frame) -> list[UOp]:
     body = frame.bodies[last]
     if last.arg.op is not Ops.ADD:
         return []
-    runs = tainted(body.lifted, set(frame.members[:-1]))
-    u = body.lifted
+    runs = body.running(set(frame.members[:-1]))
+    u = body.outline.tree
     while u.op is not Ops.ADD:
         inner = u.src[:1] if u.op is Ops.DIV or _is_float_cast(u) else u.src if u.op is Ops.MUL else ()
         varying = [s for s in inner if s in runs and body.varies(s)]
@@ -145,6 +145,6 @@ def summands(frame: Frame) -> list[UOp]:
         u = varying[0]
     if not all(s in runs and body.varies(s) for s in u.src):
         return []
-    x, sums = body.reduce.src[0], body.origin[u]
+    x, sums = body.reduce.src[0], body.outline.origin[u]
     parts = [x.substitute({o: o.src[k] for o in sums}) for k in (0, 1)]
     return [UOp(Ops.REDUCE, (p,), last.arg._replace(axes=(body.axis,))) for p in parts]

@@ -68,7 +68,7 @@ class _Names:
         """The name of a leaf, which stands at the shape of the body or of its result: one name for one value."""
         if base(u) in self.members:
             return self.members[base(u)]
-        at = body.at if u.shape == body.lifted.shape else (*body.at[: body.axis], *body.at[body.axis + 1 :])
+        at = body.at if u.shape == body.reduce.src[0].shape else (*body.at[: body.axis], *body.at[body.axis + 1 :])
         value = self.frame.value(u, at if u.shape else ())
         if value not in self.others:
             kind = "x" if self.frame.along in value.ranges else "c"
@@ -79,7 +79,7 @@ class _Names:
 
 def _formula(u: UOp, body: Body, names: _Names, primed: bool) -> str:
     """A part of a body as text; running values with a prime where they are those after the block."""
-    inner, _ = lifted(u)
+    inner = lifted(u).tree
     memo: dict[UOp, str] = {}
     for v in operations(inner):
         if v.op in ALU:

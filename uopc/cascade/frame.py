@@ -3,40 +3,70 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Collection
+from functools import cached_property
 
-from uopc.cascade.lift import LEAVES, at_output, base, cone, lifted
+from uopc._hot.rangeify import Engine
+from uopc.cascade.lift import at_output, base, reductions
+from uopc.cascade.survey import Outline, Survey, alone
 from uopc.ops import ALU, AxisType, Ops, Order, ParamArg
 from uopc.rangeify import Ctx, rangeify
-from uopc.rangeify.context import ZERO, Idx
-from uopc.uop import UOp, toposort
+from uopc.rangeify.context import ZERO, Combine, Idx, Request
+from uopc.rangeify.movement import MOVES
+from uopc.rangeify.values import VALUES
+from uopc.uop import UOp
 
 
 class Refused(Exception):
     """Why reductions do not form a cascade."""
 
 
-def alone(u: UOp) -> bool:
-    """Whether a node is a reduction over one axis of more than one element, and has a result."""
-    return u.op is Ops.REDUCE and len(u.arg.axes) == 1 and u.src[0].shape[u.arg.axes[0]] > 1 and 0 not in u.shape
-
-
 class Body:
-    """The lifted body of a reduction in a frame."""
+    """The body of a reduction in a frame; its parts are those of its outline."""
 
     def __init__(self, reduce: UOp, frame: Frame, at: Idx) -> None:
         self.reduce, self.frame, self.at = reduce, frame, at
         self.axis: int = reduce.arg.axes[0]
-        self.lifted, self.origin = lifted(reduce.src[0])
-        frame.value(self.lifted, at)
-        self.reductions = [u for u in cone(self.lifted) if u.op is Ops.REDUCE]
+        self.reductions = reductions(reduce.src[0])
+
+    @cached_property
+    def outline(self) -> Outline:
+        """What does not depend on the frame."""
+        return self.frame.survey.outline(self.reduce)
+
+    @cached_property
+    def varying(self) -> set[UOp]:
+        """The parts that depend on the reduced axis."""
+        return self._parts(self._leaf_varies)
 
     def varies(self, part: UOp) -> bool:
-        """Whether a lifted part depends on the reduced axis."""
-        return bool(part.shape) and self.frame.along in self.frame.value(part, self.at).ranges
+        """Whether a part depends on the reduced axis."""
+        return part in self.varying
+
+    def running(self, members: Collection[UOp]) -> set[UOp]:
+        """The parts that one of the reductions ``members`` goes into."""
+        below, survey = self.outline.below, self.frame.survey
+        return self._parts(lambda u: survey.needs(below[u], members))
+
+    def _parts(self, leaf: Callable[[UOp], bool]) -> set[UOp]:
+        """The leaves of which something holds, and what is made of them."""
+        out: set[UOp] = set()
+        for u in self.outline.order:
+            if leaf(u) if u in self.outline.below else any(s in out for s in u.src):
+                out.add(u)
+        return out
+
+    def _leaf_varies(self, u: UOp) -> bool:
+        said = self.outline.ends.get(u)
+        return self.frame.along in self.value(u).ranges if said is None else said
+
+    def value(self, part: UOp) -> UOp:
+        """The ranged value of a part."""
+        return self.frame.value(part, self.at if part.shape else ())
 
     def at_output(self, part: UOp) -> UOp:
-        """A lifted part that does not vary, at the shape of the result."""
+        """A part that does not vary, at the shape of the result."""
         return at_output(part, self.axis, self.reduce.shape)
 
 
@@ -50,20 +80,31 @@ class Frame:
     members: the reductions, the given one last.  producers: reductions of other axes, which the bodies use.
     """
 
-    def __init__(self, last: UOp) -> None:
+    def __init__(self, last: UOp, survey: Survey) -> None:
+        self.survey = survey
+        survey.learn(last)
         self.ctx = Ctx()
+        given = dict.fromkeys((Ops.REDUCE, Ops.STAGE, Ops.COMPONENT), self._given)
+        self.ctx.engine = Engine(MOVES, {**VALUES, **given}, self.ctx)
         shape, axis = last.src[0].shape, last.arg.axes[0]
         # an axis of one element is at 0, as movement on the way there has it too
         self.idx = tuple(self.ctx.range(n, AxisType.LOOP) if n > 1 else ZERO for n in shape)
         self.along, self.length = self.idx[axis], shape[axis]
         self.leaves: dict[UOp, UOp] = {}  # what stands for each reduction, or other value computed elsewhere
-        self.known: dict[tuple[UOp, Idx], UOp] = {}
-        self.bodies: dict[UOp, Body] = {}
-        self.members: list[UOp] = []
-        self._collect(last)
-        self.producers = dict.fromkeys(
-            u for body in self.bodies.values() for u in body.reductions if u not in self.bodies
-        )
+        self.places: dict[UOp, list[Idx]] = {}  # where each of them was asked for so far
+        self.hidden: set[UOp] = set()  # reductions that the outlines of bodies do not show
+        self.bodies = {last: Body(last, self, self.idx)}
+        self.members: list[UOp] = [last]
+        if survey.may_use(last):
+            self._collect(last)
+        found = dict.fromkeys(u for body in self.bodies.values() for u in body.reductions)
+        self.producers = dict.fromkeys(u for u in found if u not in self.bodies)
+        self.unranged = list(self.bodies.values())  # whole: outlines tell who the members are
+
+    def _given(self, u: UOp, idx: Idx, gate: UOp | None, ctx: Ctx) -> tuple[list[Request], Combine]:
+        """A value computed elsewhere: memory, as rangeify sees it."""
+        self.places.setdefault(u, []).append(idx)
+        return VALUES[Ops.BUFFER](self.leaf(u), idx, gate, ctx)
 
     def leaf(self, u: UOp) -> UOp:
         """The memory that stands for a value computed elsewhere."""
@@ -73,18 +114,26 @@ class Frame:
 
     def value(self, u: UOp, at: Idx) -> UOp:
         """The ranged value of a node, in which reductions are memory."""
-        if (u, at) not in self.known:
-            inner = {v: self.leaf(v) for v in cone(u) if v.op in LEAVES and v.op is not Ops.BUFFER}
-            self.known[u, at] = rangeify(u.substitute(inner), at, self.ctx)
-        return self.known[u, at]
+        return rangeify(u, at, self.ctx)
 
     def asked(self, u: UOp) -> list[Idx]:
         """The indices at which a reduction is asked for."""
-        return self.ctx.engine.asked(self.leaf(u)) if self.ctx.engine is not None else []
+        while self.unranged:
+            body = self.unranged.pop()
+            self.value(body.reduce.src[0], body.at)
+        return self.places.get(u, [])
+
+    def _enter(self, body: Body) -> None:
+        """Find out where the outline of a body asks for reductions that may be members."""
+        for u in body.outline.below:
+            if u not in body.outline.ends:
+                body.value(u)
+        self.hidden.update(body.outline.hidden)
 
     def _collect(self, last: UOp) -> None:
         """The reductions that ``last`` depends on, and itself, each after those it uses."""
-        self.bodies[last] = Body(last, self, self.idx)
+        self._enter(self.bodies[last])
+        members: list[UOp] = []
         stack, done = [last], set()
         while stack:
             u = stack[-1]
@@ -92,55 +141,64 @@ class Frame:
                 stack.pop()
                 continue
             if len(self.bodies) > MAX_MEMBERS:
-                self.members, self.bodies = [last], {last: self.bodies[last]}
+                self.bodies = {last: self.bodies[last]}
                 return
             inner = [m for m in self.bodies[u].reductions if self._follows(m)]
             for m in inner:
                 if m not in self.bodies:
-                    at, axis = self.asked(m)[0], m.arg.axes[0]
+                    at, axis = self.places[m][0], m.arg.axes[0]
                     self.bodies[m] = Body(m, self, (*at[:axis], self.along, *at[axis:]))
+                    self._enter(self.bodies[m])
             missing = [m for m in inner if m not in done]
             if missing:
                 stack += missing
                 continue
             done.add(u)
-            self.members.append(u)
+            members.append(u)
             stack.pop()
+        self.members = members
 
     def _follows(self, u: UOp) -> bool:
         """Whether a reduction in a body is over an axis of as many elements, and one for all of them."""
-        if not alone(u) or u.src[0].shape[u.arg.axes[0]] != self.length:
+        if not alone(u) or u.src[0].shape[u.arg.axes[0]] != self.length or u in self.hidden:
             return False
-        asked = self.asked(u)
+        asked = self.places.get(u, [])
         if any(self.along in i.ranges for at in asked for i in at):
             return False
         return len(asked) == 1 or u in self.bodies
 
-    def check(self) -> None:
+    def check_members(self) -> None:
         """Refused where a running value would be needed at a place that its block does not have."""
         for u in self.members[:-1]:
-            asked = self.asked(u)
+            asked = self.asked(u) if u in self.hidden else self.places[u]
             if len(asked) != 1:
                 raise Refused(f"a running value is asked for at {len(asked)} places")
             wide = [i for i, n in zip(asked[0], u.shape) if n != 1]
             if any(i.op is not Ops.RANGE for i in wide) or len(set(wide)) != len(wide):
                 raise Refused("a running value is asked for at a moved index")
-        for u in self.shared():
-            if len(self.asked(u)) != 1:
-                raise Refused("a value that the reductions share is asked for at several places")
 
+    def check_shared(self) -> None:
+        """Refused where a block would need a value that its reductions share at several places."""
+        if any(len(self.asked(u)) != 1 for u in self.shared):
+            raise Refused("a value that the reductions share is asked for at several places")
+
+    @cached_property
     def shared(self) -> list[UOp]:
         """The producers that several of the reductions use: what makes a cascade worth it."""
-        uses = [u for body in self.bodies.values() for u in body.reductions if u in self.producers]
-        return [u for u in self.producers if uses.count(u) > 1]
+        uses = Counter(u for body in self.bodies.values() for u in body.reductions)
+        return [u for u in self.producers if uses[u] > 1]
 
     def rows(self) -> set[UOp]:
         """The ranges along which the cascade has rows: those of all its reductions, and of what they combine."""
         around = [{r for i in body.at for r in i.ranges} for body in self.bodies.values()]
         if len(around) == 1:
-            below = [{r for at in self.asked(p) for i in at for r in i.ranges} for p in self.producers]
+            below = [self.asked_along(p) for p in self.producers]
             around += [ranges for ranges in below if self.along in ranges]
         return set.intersection(*around) - {self.along}
+
+    def asked_along(self, u: UOp) -> set[UOp]:
+        """The ranges in the indices at which a reduction is asked for."""
+        return {r for at in self.asked(u) for i in at for r in i.ranges}
 
     def width(self) -> int:
         """How many results a block holds for each of its rows: all elements along axes that only some reductions
@@ -154,39 +212,19 @@ class Frame:
         places, or that are made of producers that are not written down."""
         rows = self.rows()
         out: dict[UOp, None] = {}
-        for u in toposort(list(self.producers)):
-            if u not in self.producers:
-                continue
-            asked = self.asked(u)
-            mine = {r for at in asked for i in at for r in i.ranges}
-            if len(asked) != 1 or not rows <= mine or u.arg.order is Order.LANES or self._nested(u, out):
+        for u in sorted(self.producers, key=self.survey.place.__getitem__):
+            again = len(self.asked(u)) != 1 or not rows <= self.asked_along(u) or u.arg.order is Order.LANES
+            if again or self._nested(u, out):
                 out[u] = None
         return list(out)
 
-    def _nested(self, u: UOp, written: Mapping[UOp, object]) -> bool:
+    def _nested(self, u: UOp, written: Collection[UOp]) -> bool:
         """Whether a producer goes into ``u`` that is not ``written``, nor part of one that is."""
-        seen, stack = {u}, [u.src[0]]
-        while stack:
-            v = stack.pop()
-            if v in seen or v in written:
-                continue
-            if v in self.producers:
-                return True
-            seen.add(v)
-            stack += v.src
-        return False
+        inside = [p for p in self.producers if p not in written]
+        return self.survey.needs(u.src, inside, written)
 
 
-def tainted(x: UOp, members: Mapping[UOp, object] | set[UOp]) -> set[UOp]:
-    """The nodes of ``x`` that one of the reductions ``members`` goes into, these among them."""
-    out: set[UOp] = set()
-    for u in toposort(x):
-        if u in members or any(s in out for s in u.src):
-            out.add(u)
-    return out
-
-
-def members_in(part: UOp, members: Mapping[UOp, object] | set[UOp]) -> dict[UOp, UOp]:
+def members_in(part: UOp, members: Collection[UOp]) -> dict[UOp, UOp]:
     """The reductions of ``members`` in a lifted part: each with the leaf that it is there."""
     out: dict[UOp, UOp] = {}
     seen: set[UOp] = set()

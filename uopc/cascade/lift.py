@@ -2,46 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
+from uopc._hot.graph import cone, of_ops
 from uopc.ops import ALU, MOVEMENT, PLAIN, Ops
-from uopc.uop import UOp, toposort
+from uopc.uop import UOp
 
 # What a body is read down to: values that other loops compute, and memory.
 LEAVES = frozenset({Ops.REDUCE, Ops.STAGE, Ops.BUFFER, Ops.COMPONENT})
+ENDS = bytes(op in LEAVES for op in Ops)
 Moves = tuple[UOp, ...]
 
 
-def lifted(x: UOp) -> tuple[UOp, dict[UOp, list[UOp]]]:
-    """``x`` with its movement ops pushed below the elementwise ones, so that all of those have the shape of ``x``; and
-    for each node of the result the nodes of ``x`` that it comes from."""
+class Lifted(NamedTuple):
+    """A value as operations of one shape.
+
+    tree: what it is made of.  origin: for each node of it the nodes that it comes from.  order: its nodes, sources
+    before users, down to those that are no operation on elements, or where ``lifted`` was told to end.  ends: what was
+    said of the latter.
+    """
+
+    tree: UOp
+    origin: dict[UOp, list[UOp]]
+    order: list[UOp]
+    ends: dict[UOp, bool]
+
+
+def lifted(x: UOp, end: Callable[[UOp, Moves], bool | None] = lambda u, moves: None) -> Lifted:
+    """``x`` with its movement ops pushed below the elementwise ones, so that all of those have the shape of ``x``.
+
+    ``end(u, moves)`` says where not to go on: of a node and the movement ops above it, innermost first, something to be
+    kept, or None.
+    """
     memo: dict[tuple[UOp, Moves], UOp] = {}
+    below: dict[tuple[UOp, Moves], list[tuple[UOp, Moves]]] = {}  # of those under way
+    ends: dict[UOp, bool] = {}
     stack: list[tuple[UOp, Moves]] = [(x, ())]
     while stack:
         key = u, moves = stack[-1]
-        below: list[tuple[UOp, Moves]] = []
-        if u.op in PLAIN:
-            below = [(u.src[0], (u, *moves))]
-        elif u.op in ALU and u.shape:
-            below = [(s, moves) for s in u.src if s.shape]
-        missing = [b for b in below if b not in memo]
-        if missing and key not in memo:
-            stack += missing
-            continue
-        stack.pop()
         if key in memo:
-            continue
-        if u.op in PLAIN:
-            memo[key] = memo[below[0]]
-        elif u.op in ALU and u.shape:
-            memo[key] = u.replace(src=tuple(memo[s, moves] if s.shape else s for s in u.src))
+            stack.pop()
+        elif key in below:
+            # what a movement op moves has taken over the movement
+            sources = [memo[b] for b in below[key]]
+            memo[key] = sources[0] if u.op in PLAIN else u.replace(src=sources)
+        elif (said := end(u, moves)) is None and (u.op in PLAIN or (u.op in ALU and u.shape)):
+            down = (u, *moves) if u.op in PLAIN else moves
+            below[key] = [(s, down if s.shape or u.op in PLAIN else ()) for s in u.src]
+            stack += reversed(below[key])
         else:
             memo[key] = _moved(u, moves)
+            if said is not None:
+                ends[memo[key]] = said
     origin: dict[UOp, list[UOp]] = {}
     for (u, _), made in memo.items():
         if u.op not in PLAIN and u not in origin.setdefault(made, []):
             origin[made].append(u)
-    return memo[x, ()], origin
+    return Lifted(memo[x, ()], origin, list(dict.fromkeys(memo.values())), ends)
 
 
 def _moved(u: UOp, moves: Moves) -> UOp:
@@ -50,13 +69,13 @@ def _moved(u: UOp, moves: Moves) -> UOp:
     return u
 
 
-def operations(x: UOp) -> list[UOp]:
-    """The elementwise operations of ``x`` and what they are applied to, each once, sources before users."""
+def ordered(x: UOp, inside: Callable[[UOp], bool]) -> list[UOp]:
+    """The nodes of ``x``, each once, sources before users, none below one that is not ``inside``."""
     done: dict[UOp, None] = {}
     stack = [x]
     while stack:
         u = stack[-1]
-        missing = [s for s in u.src if s not in done] if u.op in ALU and u not in done else []
+        missing = [s for s in u.src if s not in done] if u not in done and inside(u) else []
         if missing:
             stack += missing
             continue
@@ -64,18 +83,14 @@ def operations(x: UOp) -> list[UOp]:
     return list(done)
 
 
-def cone(x: UOp) -> list[UOp]:
-    """The nodes of ``x`` down to the first reduction or memory on each path."""
-    seen: dict[UOp, None] = {}
-    stack = [x]
-    while stack:
-        u = stack.pop()
-        if u in seen:
-            continue
-        seen[u] = None
-        if u.op not in LEAVES:
-            stack += u.src
-    return list(seen)
+def operations(x: UOp) -> list[UOp]:
+    """The elementwise operations of ``x`` and what they are applied to, each once, sources before users."""
+    return ordered(x, lambda u: u.op in ALU)
+
+
+def reductions(x: UOp) -> list[UOp]:
+    """The reductions that ``x`` is made of: the first on each path."""
+    return of_ops(cone(x, ENDS, sys.maxsize - 1), Ops.REDUCE)
 
 
 def base(u: UOp) -> UOp:
@@ -112,17 +127,10 @@ def without_addends(x: UOp, addends: Iterable[UOp]) -> UOp:
 
 def _stripped(x: UOp, parts: set[UOp], through: frozenset[Ops], nothing: int) -> UOp:
     """``x`` with ``parts`` left out wherever a path of ``through`` leads to them; ``nothing`` where all of it goes."""
-    path, stack = {x}, [x]
-    while stack:
-        u = stack.pop()
-        if u.op in through and u not in parts:
-            new = [s for s in u.src if s not in path]
-            path.update(new)
-            stack += new
+    if not parts:
+        return x
     memo: dict[UOp, UOp | None] = {}
-    for u in toposort(x):
-        if u not in path:
-            continue
+    for u in ordered(x, lambda u: u.op in through and u not in parts):
         src = [memo[s] for s in u.src] if u.op in through and u not in parts else list(u.src)
         if u in parts:
             memo[u] = None
@@ -140,13 +148,14 @@ def _stripped(x: UOp, parts: set[UOp], through: frozenset[Ops], nothing: int) ->
 
 def without_terms(x: UOp, terms: Iterable[UOp]) -> UOp:
     """``x`` with ``terms`` left out of the sums, scaled or not, that they are part of."""
-    memo: dict[UOp, UOp | None] = dict.fromkeys(terms)
-    if not memo:
+    parts = set(terms)
+    if not parts:
         return x
-    for u in toposort(x):
-        if u in memo:
+    memo: dict[UOp, UOp | None] = dict.fromkeys(parts)
+    for u in ordered(x, lambda u: u.op not in LEAVES and u not in parts):
+        if u in parts:
             continue
-        src = [memo[s] for s in u.src]
+        src = [memo[s] for s in u.src] if u.op not in LEAVES else list(u.src)
         if None not in src:
             memo[u] = u if tuple(src) == u.src else u.replace(src=src)  # type: ignore[arg-type]
         elif u.op is Ops.ADD:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from uopc.cascade.derivation import Piece
+from uopc.cascade.derivation import Piece, Values
 from uopc.cascade.frame import Frame
 from uopc.cascade.samples import BLOCKS, ROWS, Array, Samples, differ, evaluate, reduce_samples, start
 from uopc.ops import Ops, ParamArg
@@ -29,14 +29,15 @@ class Trial:
     def __init__(self, frame: Frame, pieces: Mapping[UOp, Piece]) -> None:
         self.frame, self.order = frame, [pieces[u] for u in frame.members]
         self.old = [UOp(Ops.BUFFER, (), ParamArg(-1000 - k, p.dtype, p.reduce.shape)) for k, p in enumerate(self.order)]
+        nothing = Values(frame.survey, {})
         before = {p.reduce: o.cast(p.reduce.dtype) for p, o in zip(self.order, self.old)}
         self.originals = [frame.value(p.reduce.src[0], self.at(p)) for p in self.order]
         self.bodies = [frame.value(p.body, self.at(p)) for p in self.order]
-        corrections = [p.correction(before, {}) for p in self.order]
+        corrections = [p.correction(Values(frame.survey, before), nothing) for p in self.order]
         self.corrections = [
             None if c is None else frame.value(c, self.at_result(p)) for c, p in zip(corrections, self.order)
         ]
-        self.finals = [frame.value(p.final(o, {}), self.at_result(p)) for p, o in zip(self.order, self.old)]
+        self.finals = [frame.value(p.final(o, nothing), self.at_result(p)) for p, o in zip(self.order, self.old)]
 
     def at(self, p: Piece) -> Idx:
         return self.frame.bodies[p.reduce].at

@@ -74,6 +74,79 @@ cpdef list depending(UOp root, tuple ranges):
     return out
 
 
+def cone(UOp root not None, bytes ends, Py_ssize_t most):
+    """The nodes of ``root``, users before sources, none below one for whose op ``ends`` holds a 1; the first ``most``
+    of them, and one if there are more."""
+    cdef const unsigned char* end = ends
+    cdef PtrMap seen
+    cdef Stack st
+    cdef list out = []
+    cdef UOp u
+    cdef PyObject* p
+    cdef Py_ssize_t i
+    ptrmap_init(&seen, 64)
+    stack_init(&st)
+    try:
+        push(&st, <PyObject*>root)
+        while st.size > 0 and len(out) <= most:
+            st.size -= 1
+            p = st.items[st.size]
+            if ptrmap_get(&seen, p) == NULL:
+                ptrmap_set(&seen, p, <PyObject*>out)
+                u = <UOp>p
+                out.append(u)
+                if not end[u.code]:
+                    for i in range(PyTuple_GET_SIZE(u.src)):
+                        push(&st, PyTuple_GET_ITEM(u.src, i))
+    finally:
+        stack_free(&st)
+        ptrmap_free(&seen)
+    return out
+
+
+cpdef list newer(UOp root, dict place, Py_ssize_t least):
+    """The nodes of ``root``, each once, sources before users, none that stands before ``least``, and none below one.
+
+    ``place``: numbers of nodes, a source's smaller than its users'.  What has no number is new.
+    """
+    cdef PtrMap seen
+    cdef Stack st
+    cdef list out = []
+    cdef UOp u
+    cdef PyObject* p
+    cdef PyObject* state
+    cdef PyObject* OPEN = <PyObject*>place
+    cdef PyObject* DONE = <PyObject*>out
+    cdef Py_ssize_t i
+    ptrmap_init(&seen, 64)
+    stack_init(&st)
+    try:
+        push(&st, <PyObject*>root)
+        while st.size > 0:
+            p = st.items[st.size - 1]
+            state = ptrmap_get(&seen, p)
+            u = <UOp>p
+            if state != NULL:
+                st.size -= 1
+                if state == OPEN:
+                    ptrmap_set(&seen, p, DONE)
+                    out.append(u)
+                continue
+            number = place.get(u)
+            if number is not None and <Py_ssize_t>number < least:
+                st.size -= 1
+                ptrmap_set(&seen, p, DONE)
+                continue
+            ptrmap_set(&seen, p, OPEN)
+            for i in range(PyTuple_GET_SIZE(u.src) - 1, -1, -1):
+                if ptrmap_get(&seen, PyTuple_GET_ITEM(u.src, i)) == NULL:
+                    push(&st, PyTuple_GET_ITEM(u.src, i))
+    finally:
+        stack_free(&st)
+        ptrmap_free(&seen)
+    return out
+
+
 def chosen(list nodes, bytes table):
     """Those of ``nodes`` for which ``table`` holds a 1, at 4 * op + the kind of the last source's dtype.
 
@@ -223,8 +296,21 @@ def copies(UOp root not None, list ranges, list values):
 
 def replace_depending(UOp root not None, tuple ranges, dict mapping):
     """``root.substitute(mapping)`` for nodes at which one of ``ranges`` is open: no others are visited."""
+    return replace_in(root, depending(root, ranges), mapping)
+
+
+def replace_newer(UOp root not None, dict place, dict mapping):
+    """``root.substitute(mapping)``, where nothing is visited that stands before all that is replaced: see ``newer``."""
+    cdef Py_ssize_t least = len(place)
+    for u in mapping:
+        least = min(least, <Py_ssize_t>place.get(u, 0))
+    return replace_in(root, newer(root, place, least), mapping) if mapping else root
+
+
+cdef UOp replace_in(UOp root, list order, dict mapping):
+    """``root`` with the keys of ``mapping`` replaced where they are among ``order``: its nodes, or the last of them."""
     cdef PtrMap memo
-    cdef list keep = [], order = depending(root, ranges)
+    cdef list keep = []
     cdef UOp u, v
     if not order:
         return root
@@ -242,6 +328,42 @@ def replace_depending(UOp root not None, tuple ranges, dict mapping):
             ptrmap_set(&memo, <PyObject*>u, <PyObject*>v)
         return v
     finally:
+        ptrmap_free(&memo)
+
+
+def replace_all(UOp root not None, dict mapping):
+    """``root`` with the keys of ``mapping`` replaced by its values, and in these again.  No value may need its key."""
+    cdef PtrMap memo
+    cdef Stack st
+    cdef list keep = []
+    cdef UOp u, v
+    cdef PyObject* p
+    cdef Py_ssize_t before
+    ptrmap_init(&memo, 256)
+    stack_init(&st)
+    try:
+        push(&st, <PyObject*>root)
+        while st.size > 0:
+            p = st.items[st.size - 1]
+            before = st.size
+            if ptrmap_get(&memo, p) == NULL:
+                u = <UOp>p
+                to = mapping.get(u)
+                if to is None:
+                    push_missing(&st, &memo, u)
+                    if st.size == before:
+                        v = over(u, &memo)
+                        keep.append(v)
+                        ptrmap_set(&memo, p, <PyObject*>v)
+                elif ptrmap_get(&memo, <PyObject*><UOp?>to) == NULL:
+                    push(&st, <PyObject*>to)
+                else:
+                    ptrmap_set(&memo, p, ptrmap_get(&memo, <PyObject*>to))
+            if st.size == before:
+                st.size -= 1
+        return <object>ptrmap_get(&memo, <PyObject*>root)
+    finally:
+        stack_free(&st)
         ptrmap_free(&memo)
 
 
