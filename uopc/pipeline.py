@@ -109,6 +109,7 @@ LOOP_STAGES = (
     Step("prefetch", lambda g, s: prefetch(g, s.machine), Stage.LINEAR),
 )
 STAGES = (*TENSOR_STAGES, *KERNEL_STAGES, *LOOP_STAGES)
+DUMPS = (*(step.name for step in STAGES), "all")  # what UOPC_DUMP may be
 
 # -- what is done around a stage
 
@@ -127,8 +128,13 @@ def watch(see: Callable[[str, UOp], None]) -> Iterator[None]:
 
 
 def run_stages(steps: tuple[Step, ...], graph: UOp, settings: Settings) -> UOp:
-    """Take ``graph`` through ``steps``; verify, dump and time each as the environment asks."""
+    """Take ``graph`` through ``steps``; verify, dump and time each as the environment asks.
+
+    ValueError where UOPC_DUMP names no stage.
+    """
     env = environment()
+    if env.dump and env.dump not in DUMPS:
+        raise ValueError(f"UOPC_DUMP={env.dump!r}; accepted are {', '.join(DUMPS)}")
     for step in steps:
         start = time.perf_counter()
         graph = step.run(graph, settings)
