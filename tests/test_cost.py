@@ -28,7 +28,7 @@ def root_of(t: Tensor) -> UOp:
 
 
 def nest_of(t: Tensor) -> Nest:
-    return analyse([(s.src[0], s.src[1]) for s in root_of(t).src])
+    return analyse(root_of(t).src)
 
 
 def cost(t: Tensor, **sizes) -> Cost:

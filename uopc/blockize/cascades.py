@@ -9,6 +9,7 @@ some of them have, is written to tiles.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from uopc.blockize.cascade_cost import Shape, cascade_cost
@@ -37,6 +38,8 @@ LEAST_ROWS = 8
 STEPS_AT_ONCE = 4
 # Steps at once of a value that is computed from other tiles alone: enough to overlap, few enough to compile fast.
 PLAIN_STEPS = 2
+# A body is what stands on these.
+BENEATH = frozenset({Ops.REDUCE, Ops.STAGE, Ops.BUFFER, Ops.STATE})
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class _Layout:
     outputs: Idx  # a range for each output axis, in terms of which the bodies below are
     ranged: list[tuple[Ops, UOp]]  # each reduction's op and ranged body
     step: UOp  # the range along the reduced axis
+    shared: list[UOp]  # values that get a tile
     rows: int | None = None  # the one that lanes run along
     together: frozenset[int] = frozenset()  # those that a block holds whole without lanes along them
 
@@ -90,36 +94,38 @@ def _lay_out(results: list[UOp], node: UOp) -> tuple[_Layout, list[dict[UOp, Idx
                 inside[k][u] = tuple(UOp.const(-1) if i is along else i for i in asked[0])
     axes = [found.get(k) for k in range(len(bodies))]
     everywhere = set.intersection(*({a for a in where if a is not None} for where in found.values()))
-    for u in _shared(node):
+    shared = _shared(node)
+    for u in shared:
         everywhere &= {known[i] for body in inside for i in body.get(u, ()) if i in known} or everywhere
-    return _Layout(node, axes, everywhere, idx, ranged, along), inside
+    return _Layout(node, axes, everywhere, idx, ranged, along, shared), inside
 
 
 def _shared(node: UOp) -> list[UOp]:
     """Values of a block that get a tile: what several bodies use and hold a reduction, and what one body repeats."""
     bodies = [b for b, _ in bodies_of(node)]
-    cones = [set(_cone(b)) for b in bodies]
-    uses: dict[UOp, int] = {}
-    for cone in cones:
-        for u in cone:
-            uses[u] = uses.get(u, 0) + 1
-    common = {u for u, n in uses.items() if n > 1 and u.op in ALU | {Ops.REDUCE} and u.shape and _holds_reduce(u)}
-    out = dict.fromkeys(
-        u for u in common if any(u is b for b in bodies) or any(u in p.src for c in cones for p in c if p not in common)
-    )
-    for cone in cones:
-        for u in cone:
-            if u.op is Ops.EXPAND:
-                source = u.src[0]
-                while source.op in MOVEMENT:
-                    source = source.src[0]
-                if source.op in ALU | {Ops.REDUCE} and _holds_reduce(source):
-                    out[source] = None
+    cones = [_cone(b) for b in bodies]
+    uses = Counter(u for cone in cones for u in cone)
+    holding = _holding_reduces(bodies)
+    common = {u for u, n in uses.items() if n > 1 and u.shape and u in holding}
+    used = {s for u in uses if u not in common for s in u.src}
+    out = dict.fromkeys(u for u in common if u in bodies or u in used)
+    for u in uses:
+        if u.op is Ops.EXPAND:
+            source = u.src[0]
+            while source.op in MOVEMENT:
+                source = source.src[0]
+            if source in holding:
+                out[source] = None
     return list(out)
 
 
-def _holds_reduce(u: UOp) -> bool:
-    return any(v.op is Ops.REDUCE for v in _cone(u))
+def _holding_reduces(bodies: list[UOp]) -> set[UOp]:
+    """The reductions of bodies, and the operations that stand on them."""
+    reaching: set[UOp] = set()
+    for u in toposort(bodies):
+        if u.op is Ops.REDUCE or (u.op not in BENEATH and not reaching.isdisjoint(u.src)):
+            reaching.add(u)
+    return {u for u in reaching if u.op in ALU or u.op is Ops.REDUCE}
 
 
 def _cone(x: UOp, stop: set[UOp] | None = None) -> list[UOp]:
@@ -130,7 +136,7 @@ def _cone(x: UOp, stop: set[UOp] | None = None) -> list[UOp]:
         u = stack.pop()
         if u not in seen and not (stop and u in stop):
             seen[u] = None
-            if u.op not in (Ops.REDUCE, Ops.STAGE, Ops.BUFFER, Ops.STATE):
+            if u.op not in BENEATH:
                 stack += u.src
     return list(seen)
 
@@ -223,7 +229,7 @@ def _find(root: UOp, machine: Device) -> _Found:
     together = frozenset(a for a in shared if rows is None and shape[a] > 1)
     layouts = [(replace(x, everywhere=everywhere, rows=rows, together=together), inside) for x, inside in found]
     itemsize = max(max(b.dtype.itemsize, 4) for layout, _ in layouts for b, _ in bodies_of(layout.node))
-    tiles = max(len(_shared(layout.node)) for layout, _ in layouts)
+    tiles = max(len(layout.shared) for layout, _ in layouts)
     length = max(bodies_of(x.node)[0][0].shape[x.node.arg.components[0].axis] for x, _ in layouts)
     size = 0 if rows is None else shape[rows]
     ordered = any(c.order is not Order.ANY for x, _ in layouts for c in x.node.arg.components)
@@ -291,7 +297,7 @@ def _in_blocks(root: UOp, found: _Found, sizes: Sizes, machine: Device) -> UOp:
 
 def _blocked(layout: _Layout, inside: list[dict[UOp, Idx]], sizes: Sizes, machine: Device) -> UOp:
     """One CASCADE with its tiles."""
-    node, bodies, shared = layout.node, bodies_of(layout.node), _shared(layout.node)
+    node, bodies, shared = layout.node, bodies_of(layout.node), layout.shared
     known = {r: a for a, r in enumerate(layout.outputs)}
     staged: dict[UOp, Tile] = {}
     for body in inside:
@@ -344,7 +350,7 @@ def _bounded(made: UOp, layout: _Layout, machine: Device) -> UOp:
             bodies.append(Body(c.op, value, (*at[: c.axis], layout.step, *at[c.axis :])))
     row = None if layout.rows is None else layout.outputs[layout.rows]
     # where no block computes more than its elements, a look is as much work
-    look = bool(_shared(node)) and len(bodies) == len(layout.axes)
+    look = bool(layout.shared) and len(bodies) == len(layout.axes)
     return bounded(made, bodies, row, layout.step, machine.vector_bytes if look else 0)
 
 
@@ -409,4 +415,4 @@ def _shape(found: _Found) -> Shape:
     row = None if found.rows is None else first.outputs[found.rows]
     size = shape[found.rows] if found.rows is not None else first.held(shape)
     reductions = [pair for x in layouts for pair in x.ranged]
-    return Shape(reductions, first.step, row, shared, size, len(_shared(first.node)), itemsize)
+    return Shape(reductions, first.step, row, shared, size, len(first.shared), itemsize)

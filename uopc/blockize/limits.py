@@ -54,6 +54,8 @@ def _common(bodies: Sequence[Body]) -> list[Condition]:
         ctx = Ctx()
         known = conditions(body.value, NOTHING[body.op]) if body.op in NOTHING else []
         plain = [c for c in known if not any(u.op in INNER for u in toposort(c))]
+        if not plain:
+            return []
         found.append({rangeify(c, body.at, ctx): c for c in plain})
     return [Condition(c, tuple(f[c] for f in found)) for c in found[0] if all(c in f for f in found)]
 

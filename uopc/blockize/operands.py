@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from uopc._hot.graph import of_ops
 from uopc.blockize.sizes import Sizes
 from uopc.ops import ALU, AxisType, Ops, Tile
 from uopc.rangeify import Ctx, Opts, rangeify
+from uopc.simplify import linear_in
 from uopc.uop import UOp, toposort
 
 
@@ -24,16 +26,20 @@ class View:
 
     def step(self, u: UOp, axis: int) -> int:
         """The longest step, in bytes, of an address in ``u`` along ``axis``."""
-        value = rangeify(u, self.idx, self.ctx)
-        zero = {r: UOp.const(0) for r in self.idx}
-        one = {**zero, self.idx[axis]: UOp.const(1)}
         out = 0
-        for load in toposort(value):
-            if load.op is Ops.LOAD:
-                at = load.src[0].src[1]
-                far = self.ctx.simplify(at.substitute(one) - at.substitute(zero))
-                out = max(out, abs(far.arg) * load.dtype.itemsize if far.op is Ops.CONST else 0)
+        for load in of_ops(toposort(rangeify(u, self.idx, self.ctx)), Ops.LOAD):
+            far = self._step_of(load.src[0].src[1], axis)
+            out = max(out, abs(far) * load.dtype.itemsize)
         return out
+
+    def _step_of(self, at: UOp, axis: int) -> int:
+        """How far an address moves from the first element to the next; 0 where that is no number."""
+        found = linear_in(at, self.idx[axis])
+        if found is not None:
+            return found[1]
+        zero = {r: UOp.const(0) for r in self.idx}
+        far = self.ctx.simplify(at.substitute({**zero, self.idx[axis]: UOp.const(1)}) - at.substitute(zero))
+        return int(far.arg) if far.op is Ops.CONST else 0
 
 
 def shared_parts(x: UOp, rows: int, view: View) -> list[UOp]:

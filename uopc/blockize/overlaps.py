@@ -197,7 +197,8 @@ def _cost(root: UOp, site: Site, block: list[int], machine: Device) -> Cost:
     target, body = root.src[0].src
     slot = 1 + max(u.arg.slot for u in toposort(root) if u.op is Ops.BUFFER)
     memory = UOp(Ops.BUFFER, (), ParamArg(slot, site.value.dtype, site.value.shape))
-    cost = Model(analyse([(target, body.substitute({site.value: memory}))]), machine).cost(root.arg.opts)
+    found = UOp(Ops.STORE, (target, body.substitute({site.value: memory})))
+    cost = Model(analyse((found,)), machine).cost(root.arg.opts)
     reduce = reduction_of(body)
     assert reduce is not None
     blocks = math.prod(-(-n // b) for n, b in zip(reduce.src[0].shape, block))

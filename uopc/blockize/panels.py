@@ -130,7 +130,7 @@ def panels(root: UOp, machine: Device) -> UOp | None:
         return None
     # in which order a sum runs must not depend on how many cores there are
     alone = replace(machine, cores=1)
-    cost = Model(analyse([(s.src[0], s.src[1]) for s in root.src]), alone).cost(root.arg.opts)
+    cost = Model(analyse(root.src), alone).cost(root.arg.opts)
     plain = Candidate(root, cost)
     sizes = _sizes(root, site, machine)
     if cost.seconds(alone) <= min(_cost(plain, site, *size, alone).seconds(alone) for size in sizes):

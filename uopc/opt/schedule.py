@@ -22,17 +22,17 @@ from uopc.runtime.device import Device
 from uopc.uop import UOp, dtypes, toposort
 
 
-def _flatten(stores: list[tuple[UOp, UOp]]) -> list[tuple[UOp, UOp]] | None:
-    """The kernel with all axes merged into one, if no address then needs a division."""
-    shape = stores[0][1].shape
+def _flatten(stores: tuple[UOp, ...]) -> tuple[UOp, ...] | None:
+    """The STOREs of a kernel with all axes merged into one, if no address then needs a division."""
+    shape = stores[0].src[1].shape
     if len([n for n in shape if n > 1]) < 2:
         return None
     count = (math.prod(shape),)
-    flat = [(UOp(Ops.RESHAPE, (t,), count), UOp(Ops.RESHAPE, (b,), count)) for t, b in stores]
+    flat = tuple(s.replace(src=tuple(UOp(Ops.RESHAPE, (x,), count) for x in s.src)) for s in stores)
     ctx = Ctx(Opts())
     r = ctx.range(count[0], AxisType.LOOP)
-    for pair in flat:
-        for x in pair:
+    for store in flat:
+        for x in store.src:
             if any(u.op in (Ops.IDIV, Ops.MOD) and u.dtype is dtypes.index for u in toposort(rangeify(x, (r,), ctx))):
                 return None
     return flat
@@ -66,17 +66,13 @@ def _merged_reduction(u: UOp) -> UOp:
     return UOp(Ops.REDUCE, (merged,), ReduceArg(op, tuple(reduced)))
 
 
-def _stored(root: UOp) -> list[tuple[UOp, UOp]]:
-    return [(s.src[0], s.src[1]) for s in root.src]
-
-
 def _normal(root: UOp) -> UOp:
     """The kernel with axes merged where that costs no divisions."""
     root = _with_merged_reductions(root)
     if not any(u.op is Ops.REDUCE for u in toposort(root)):
-        flat = _flatten(_stored(root))
+        flat = _flatten(root.src)
         if flat is not None:
-            return root.replace(src=tuple(UOp(Ops.STORE, pair) for pair in flat))
+            return root.replace(src=flat)
     return root
 
 
@@ -85,7 +81,7 @@ def schedule(root: UOp, machine: Device) -> UOp:
     if any(u.op is Ops.CASCADE for u in toposort(root)):
         return root  # its sizes follow from its blocks
     root = _normal(root)
-    nest = analyse(_stored(root))
+    nest = analyse(root.src)
     return root.replace(arg=KernelInfo(root.arg.name, Model(nest, machine).choose(candidates(nest, machine))))
 
 
@@ -94,7 +90,7 @@ def schedules(root: UOp, machine: Device) -> list[Candidate]:
     if any(u.op is Ops.CASCADE for u in toposort(root)):
         return [Candidate(root, None)]
     root = _normal(root)
-    nest = analyse(_stored(root))
+    nest = analyse(root.src)
     model = Model(nest, machine)
     return [
         Candidate(root.replace(arg=KernelInfo(root.arg.name, opts)), model.cost(opts))

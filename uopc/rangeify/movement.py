@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 from uopc.ops import Ops
 from uopc.rangeify.context import ZERO, Ctx, Idx
@@ -30,7 +31,21 @@ def _reshape(u: UOp, idx: Idx, ctx: Ctx) -> Idx:
     old, new = u.src[0].shape, u.shape
     if 0 in old:  # there is no such element
         return (ZERO,) * len(old)
+    axes = _same_axes(old, new)
+    if axes is not None:
+        return tuple([ZERO if a is None else idx[a] for a in axes])
     return tuple(i for a, b in reshape_groups(old, new) for i in _regroup(idx[b], new[b], old[a], ctx))
+
+
+@lru_cache(maxsize=4096)
+def _same_axes(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int | None, ...] | None:
+    """Where a reshape only adds and drops axes of size 1: for each old axis the new one that it is (None: its size is
+    1).  None where it cuts or joins axes."""
+    wide = [k for k, n in enumerate(new) if n != 1]
+    if [n for n in old if n != 1] != [new[k] for k in wide]:
+        return None
+    rest = iter(wide)
+    return tuple(None if n == 1 else next(rest) for n in old)
 
 
 def _regroup(idx: Idx, new: tuple[int, ...], old: tuple[int, ...], ctx: Ctx) -> list[UOp]:
@@ -58,7 +73,7 @@ def simplify_index(expr: UOp, ctx: Ctx) -> UOp:
 
 
 def _expand(u: UOp, idx: Idx, ctx: Ctx) -> Idx:
-    return tuple(ZERO if was == 1 else i for i, was in zip(idx, u.src[0].shape))
+    return tuple([ZERO if was == 1 else i for i, was in zip(idx, u.src[0].shape)])
 
 
 def _permute(u: UOp, idx: Idx, ctx: Ctx) -> Idx:

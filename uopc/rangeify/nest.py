@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from uopc._hot.graph import of_ops
 from uopc.ops import AxisType, Ops
@@ -64,13 +65,14 @@ def _steps(index: UOp) -> dict[UOp, int | None]:
     return out
 
 
-def analyse(stores: list[tuple[UOp, UOp]]) -> Nest:
-    """The nest of a kernel, ranged with one plain loop for each axis."""
+@lru_cache(maxsize=1)  # ``blockize`` asks for what ``schedule`` just asked for
+def analyse(stores: tuple[UOp, ...]) -> Nest:
+    """The nest of a kernel of these STOREs, ranged with one plain loop for each axis."""
     ctx = Ctx()
-    shape = stores[0][1].shape
+    shape = stores[0].src[1].shape
     outputs = tuple(ctx.range(n, AxisType.LOOP) if n > 1 else None for n in shape)
     idx = tuple(ZERO if r is None else r for r in outputs)
-    values = [rangeify(body, idx, ctx) for _, body in stores]
+    values = [rangeify(s.src[1], idx, ctx) for s in stores]
     order = toposort(values)
     mine = {r for r in outputs if r is not None}
     reduces = [u for u in order if u.op is Ops.REDUCE]
@@ -86,7 +88,7 @@ def analyse(stores: list[tuple[UOp, UOp]]) -> Nest:
             ranges, memory = u.ranges, u.src[0].src[0]
             reduced, loops = bool(set(ranges) - mine), around.get(u, frozenset())
             loads.append(Access(_steps(u.src[0]), trips(ranges), reduced, loops, memory.arg.slot, u.dtype.itemsize))
-    place = rangeify(stores[0][0], idx, ctx).src[0]
+    place = rangeify(stores[0].src[0], idx, ctx).src[0]
     return Nest(shape, outputs, reduces, loads, _steps(place), values, _itemsize(order), around)
 
 

@@ -39,9 +39,13 @@ cdef class Engine:
     cdef dict memo
     cdef dict moves, values
     cdef object ctx
+    cdef dict by_node        # the indices of the first so many requests of the memo, by node
+    cdef Py_ssize_t sorted
 
     def __init__(self, dict moves not None, dict values not None, ctx):
         self.memo = {}
+        self.by_node = {}
+        self.sorted = 0
         self.moves = moves
         self.values = values
         self.ctx = ctx
@@ -107,4 +111,9 @@ cdef class Engine:
 
     def asked(self, UOp node):
         """The indices at which ``node`` was asked for so far."""
-        return [(<tuple>request)[1] for request in self.memo if (<tuple>request)[0] is node]
+        if self.sorted != len(self.memo):
+            self.by_node = {}
+            for request in self.memo:
+                self.by_node.setdefault((<tuple>request)[0], []).append((<tuple>request)[1])
+            self.sorted = len(self.memo)
+        return list(self.by_node.get(node, ()))
