@@ -42,7 +42,10 @@ static struct {
     struct block *newest, *oldest; /* all idle blocks by age */
     struct idle_list classes[N_CLASSES];
     uopc_memory_stats stats;
+    size_t usual_keep; /* without a limit; 0: not yet decided */
 } memory = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static _Thread_local size_t leased_here; /* bytes of the arenas that this thread has on lease */
 
 /* ------------------------------------------------------------------------------------------- sizes and the system --
  */
@@ -143,16 +146,32 @@ static struct block *detach_beyond(size_t keep) {
     return detached;
 }
 
+/* Detach idle arenas, oldest first, until one of `bytes` more fits under the limit. Returns whether it does, and adds
+ * what was detached to *detached. */
+static int make_room(size_t bytes, struct block **detached) {
+    size_t limit = memory.stats.limit_bytes;
+    for (struct block *b = memory.oldest, *newer; b && limit && memory.stats.arena_bytes + bytes > limit; b = newer) {
+        newer = b->newer;
+        if (is_class(b->home)) continue;
+        forget(b);
+        b->older = *detached;
+        *detached = b;
+    }
+    return !limit || memory.stats.arena_bytes + bytes <= limit;
+}
+
 static void note_peak(void) {
     size_t now = memory.stats.live_bytes + memory.stats.idle_bytes;
     if (now > memory.stats.peak_bytes) memory.stats.peak_bytes = now;
 }
 
 static void decide_keep(void) {
-    if (memory.stats.keep_bytes) return;
-    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    size_t all = pages > 0 && page > 0 ? (size_t)pages * (size_t)page : (size_t)1 << 30;
-    memory.stats.keep_bytes = all / LIMITLESS_KEEP_SHARE;
+    if (!memory.usual_keep) {
+        long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+        size_t all = pages > 0 && page > 0 ? (size_t)pages * (size_t)page : (size_t)1 << 30;
+        memory.usual_keep = all / LIMITLESS_KEEP_SHARE;
+    }
+    memory.stats.keep_bytes = memory.stats.limit_bytes ? memory.stats.limit_bytes : memory.usual_keep;
 }
 
 /* --------------------------------------------------------------------------------------------- taking and giving -- */
@@ -172,26 +191,34 @@ static size_t give_back(struct block *detached) {
     return bytes;
 }
 
-/* The newest block of `home`, or else memory from the system. */
+/* The newest block of `home`, or else memory from the system, if its being an arena does not exceed the limit. */
 static void *take(struct idle_list *home, size_t bytes, int *fresh) {
+    struct block *detached = NULL;
+    int is_arena = !is_class(home);
     lock();
     struct block *b = home->newest;
+    int allowed = b || !is_arena || make_room(bytes, &detached);
     if (b) {
         idle_remove(b);
         memory.stats.recycled++;
-        memory.stats.live_bytes += bytes;
+    } else if (allowed && is_arena) {
+        memory.stats.arena_bytes += bytes;
     }
+    if (allowed) memory.stats.live_bytes += bytes;
     unlock();
+    give_back(detached);
     *fresh = b == NULL;
-    if (b) return b;
+    if (b || !allowed) return b;
     void *p = system_take(bytes);
     if (!p && uopc_memory_trim()) p = system_take(bytes);
-    if (!p) return NULL;
     lock();
-    memory.stats.allocations++;
-    memory.stats.live_bytes += bytes;
-    if (!is_class(home)) memory.stats.arena_bytes += bytes;
-    note_peak();
+    if (p) {
+        memory.stats.allocations++;
+        note_peak();
+    } else {
+        memory.stats.live_bytes -= bytes;
+        if (is_arena) memory.stats.arena_bytes -= bytes;
+    }
     unlock();
     return p;
 }
@@ -220,7 +247,17 @@ void uopc_memory_give(void *block, size_t size) {
 
 void uopc_memory_set_limit(size_t limit) {
     lock();
-    memory.stats.limit_bytes = memory.stats.keep_bytes = limit;
+    memory.stats.limit_bytes = limit;
+    decide_keep();
+    struct block *detached = detach_beyond(memory.stats.keep_bytes);
+    unlock();
+    give_back(detached);
+}
+
+void uopc_memory_set_machine(size_t bytes) {
+    lock();
+    decide_keep();
+    if (bytes / LIMITLESS_KEEP_SHARE < memory.usual_keep) memory.usual_keep = bytes / LIMITLESS_KEEP_SHARE;
     decide_keep();
     struct block *detached = detach_beyond(memory.stats.keep_bytes);
     unlock();
@@ -245,15 +282,17 @@ void uopc_memory_get_stats(uopc_memory_stats *stats) {
  */
 
 void *uopc_arena_lease(struct idle_list *home, size_t size, int *fresh) {
-    lock();
-    size_t limit = memory.stats.limit_bytes;
-    unlock();
-    if ((limit && size > limit) || size > SIZE_MAX / 4) return NULL;
-    return take(home, round_up(size, SMALL_PAGE), fresh);
+    if (size > SIZE_MAX / 4) return NULL;
+    size_t bytes = round_up(size, SMALL_PAGE);
+    void *arena = take(home, bytes, fresh);
+    if (arena) leased_here += bytes;
+    return arena;
 }
 
 void uopc_arena_return(struct idle_list *home, void *arena, size_t size) {
-    give(home, arena, round_up(size, SMALL_PAGE));
+    size_t bytes = round_up(size, SMALL_PAGE);
+    leased_here -= bytes;
+    give(home, arena, bytes);
 }
 
 void uopc_arena_free_all(struct idle_list *home) {
@@ -272,5 +311,17 @@ void uopc_arena_free_all(struct idle_list *home) {
 /* ----------------------------------------------------------------------------------------------------------- fork --
  */
 
-/* A child is made only while nobody is changing the lists. */
-__attribute__((constructor)) static void register_fork_handlers(void) { pthread_atfork(lock, unlock, unlock); }
+/* A child is made only while nobody is changing the lists. The runs of other threads are not in it, and what they have
+ * on lease is never returned: it no longer counts. */
+static void after_fork_in_child(void) {
+    size_t idle = 0;
+    for (const struct block *b = memory.newest; b; b = b->older) idle += is_class(b->home) ? 0 : b->bytes;
+    size_t lost = memory.stats.arena_bytes - idle - leased_here;
+    memory.stats.arena_bytes -= lost;
+    memory.stats.live_bytes -= lost;
+    unlock();
+}
+
+__attribute__((constructor)) static void register_fork_handlers(void) {
+    pthread_atfork(lock, unlock, after_fork_in_child);
+}

@@ -37,6 +37,8 @@
 #define WAKE_PAYS_US 50
 /* The caller spins this long for the last workers, then sleeps: they may be off the processor. */
 #define FINISH_SPIN_US 200
+/* Where threads are refused, asking again for each region would cost more than the region. */
+#define ASK_AGAIN_US 100000
 #define WORKER_STACK (8u << 20) /* as a main thread: kernels keep their tiles on the stack */
 
 /* The ticket: bit 31 open, bit 30 the caller sleeps until the last worker leaves, then wanted and joined threads. */
@@ -79,6 +81,7 @@ static struct {
     APART atomic_long next;     /* dynamic schedules: the next chunk */
     APART atomic_int launching; /* lock: owns everything below, and the right to open the ticket */
     struct job job;
+    uint64_t refused; /* when the system last refused a thread, in ticks; 0: never */
     atomic_int n_workers;
     APART atomic_int threads; /* 0: not yet decided; read by every launch, written rarely */
     atomic_int processors;
@@ -252,6 +255,7 @@ static void *worker_main(void *argument) {
 static void grow(int n) {
     int have = atomic_load_explicit(&pool.n_workers, memory_order_relaxed);
     if (have >= n - 1) return;
+    if (pool.refused && ticks_now() - pool.refused < ASK_AGAIN_US * ticks_per_us()) return;
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the threads of the application */
@@ -270,6 +274,7 @@ static void grow(int n) {
         atomic_store(&w->kept_off, apart ? here : -1);
         if (pthread_create(&w->thread, &attr, worker_main, w)) break;
     }
+    pool.refused = have < n - 1 ? ticks_now() : 0;
     pthread_attr_destroy(&attr);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     atomic_store_explicit(&pool.n_workers, have, memory_order_relaxed);
@@ -344,6 +349,8 @@ static uint64_t launch(const struct job *asked, uint64_t work_ticks) {
     grow(asked->threads);
     pool.job = *asked;
     pool.job.useful = worth_waking(asked, work_ticks);
+    int present = atomic_load_explicit(&pool.n_workers, memory_order_relaxed) + 1;
+    if (pool.job.useful > present) pool.job.useful = present; /* the others may be another process's, or long gone */
     deal_parts(&pool.job);
     open_ticket(asked->threads);
     wake_children(0, pool.job.useful);
@@ -435,6 +442,7 @@ static void after_fork_in_child(void) {
     atomic_store(&pool.n_workers, 0);
     atomic_store(&pool.ticket, 0);
     atomic_store(&pool.launching, 0);
+    pool.refused = 0;
 }
 
 __attribute__((constructor)) static void register_fork_handler(void) {

@@ -92,9 +92,13 @@ void *uopc_memory_take(size_t size);
 /* Return what uopc_memory_take(size) gave, for reuse. Equivalent to free(block). `size` must be the same. */
 void uopc_memory_give(void *block, size_t size);
 
-/* Bound arenas by `limit` bytes: a plan that needs more fails with ENOMEM, and no more than `limit` is kept idle.
- * 0: no such bound, a quarter of the machine's memory is kept idle at most. */
+/* Bound all arenas together by `limit` bytes. For a run that needs another one, idle arenas are released, those used
+ * longest ago first; if what other runs have on lease still leaves too little, the run fails with ENOMEM. No more than
+ * `limit` is kept idle. 0: no such bound, a quarter of the machine's memory is kept idle at most. */
 void uopc_memory_set_limit(size_t limit);
+
+/* The memory that this process may use, where that is less than the machine has (a container's). */
+void uopc_memory_set_machine(size_t bytes);
 
 /* Give all idle memory back to the system. Returns the number of bytes. */
 size_t uopc_memory_trim(void);

@@ -4,8 +4,18 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdint.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
+
+#if defined(__SANITIZE_THREAD__)
+#define UNDER_TSAN 1
+#else
+#define UNDER_TSAN 0
+#endif
 
 #define MB ((size_t)1 << 20)
 
@@ -203,6 +213,109 @@ static void too_large_an_arena_is_refused(void) {
     CHECK(uopc_plan_new(&kernel, 1, 0, huge, 2) == NULL && errno == ENOMEM);
 }
 
+static size_t arena_of(const uopc_plan *plan) { return (uopc_plan_arena_size(plan) + 4095) / 4096 * 4096; }
+
+/* Room for two arenas: the plan that ran longest ago gives up its own. */
+static void arenas_are_bounded_together(void) {
+    uopc_plan *plans[] = {chain(), chain(), chain()};
+    size_t one = arena_of(plans[0]);
+    uopc_memory_trim();
+    uopc_memory_set_limit(2 * one);
+    for (int i = 0; i < 30; i++) {
+        check_chain(plans[i % 3], i);
+        CHECK(stats().arena_bytes <= 2 * one && stats().live_bytes == 0);
+    }
+    unsigned long allocations = stats().allocations;
+    check_chain(plans[1], 5); /* the last two that ran, 1 and 2, have theirs */
+    check_chain(plans[2], 5);
+    CHECK(stats().allocations == allocations);
+    check_chain(plans[0], 5);
+    CHECK(stats().allocations == allocations + 1);
+    uopc_memory_set_limit(0);
+    for (int i = 0; i < 3; i++) uopc_plan_free(plans[i]);
+    CHECK(stats().arena_bytes == 0);
+}
+
+struct nested {
+    uopc_plan *inner;
+    int outcome;
+};
+
+/* args[0]: struct nested. A run inside a run, as another thread's would be. */
+static void run_inner(void *const *args, long lo, long hi) {
+    static int in[N], out[N];
+    struct nested *nested = args[0];
+    void *buffers[] = {out, in};
+    for (; lo < hi; lo++) nested->outcome = uopc_plan_run(nested->inner, buffers, NULL);
+}
+
+static void leased_arenas_count(void) {
+    static const uopc_arg args[] = {{0, 0}, {1, 0}};
+    static const size_t temp[] = {BYTES};
+    uopc_kernel kernel = {{run_inner, 1, 1, UOPC_STATIC, 0}, args, 2};
+    uopc_plan *outer = uopc_plan_new(&kernel, 1, 1, temp, 1), *inner = chain();
+    size_t both = arena_of(outer) + arena_of(inner);
+    struct nested nested = {inner, -1};
+    void *buffers[] = {&nested};
+    uopc_memory_set_limit(both);
+    CHECK(uopc_plan_run(outer, buffers, NULL) == 0 && nested.outcome == 0);
+    CHECK(stats().arena_bytes == both);
+    uopc_memory_set_limit(both - 1);
+    CHECK(uopc_plan_run(outer, buffers, NULL) == 0 && nested.outcome == ENOMEM);
+    uopc_memory_set_limit(both);
+    CHECK(uopc_plan_run(outer, buffers, NULL) == 0 && nested.outcome == 0);
+    uopc_memory_set_limit(0);
+    uopc_plan_free(outer);
+    uopc_plan_free(inner);
+    CHECK(stats().arena_bytes == 0 && stats().live_bytes == 0);
+}
+
+/* args[0]: atomic_int[2]: says that it runs, and waits for leave to end */
+static void wait_range(void *const *args, long lo, long hi) {
+    atomic_int *gates = args[0];
+    (void)lo, (void)hi;
+    gates[0] = 1;
+    while (!gates[1]) sched_yield();
+}
+
+/* args[0]: pid_t, 0 in the child. Another thread's lease is not in the child. */
+static void fork_range(void *const *args, long lo, long hi) {
+    (void)lo, (void)hi;
+    *(pid_t *)args[0] = fork();
+}
+
+static void *run_and_wait(void *gates) {
+    static const uopc_arg args[] = {{0, 0}, {1, 0}};
+    static const size_t temp[] = {MB};
+    uopc_kernel kernel = {{wait_range, 1, 1, UOPC_STATIC, 0}, args, 2};
+    uopc_plan *plan = uopc_plan_new(&kernel, 1, 1, temp, 1);
+    CHECK(uopc_plan_run(plan, &gates, NULL) == 0);
+    uopc_plan_free(plan);
+    return NULL;
+}
+
+static void a_child_counts_its_own_leases(void) {
+    if (UNDER_TSAN) return;
+    static const uopc_arg args[] = {{0, 0}, {1, 0}};
+    static const size_t temp[] = {BYTES};
+    uopc_kernel kernel = {{fork_range, 1, 1, UOPC_STATIC, 0}, args, 2};
+    uopc_plan *plan = uopc_plan_new(&kernel, 1, 1, temp, 1);
+    pthread_t thread;
+    atomic_int gates[2] = {0, 0};
+    CHECK(!pthread_create(&thread, NULL, run_and_wait, gates));
+    while (!gates[0]) sched_yield();
+    pid_t pid = -1;
+    void *buffers[] = {&pid};
+    CHECK(uopc_plan_run(plan, buffers, NULL) == 0);
+    if (pid == 0) _exit(stats().arena_bytes == arena_of(plan) && stats().live_bytes == 0 ? 42 : 1);
+    int status;
+    CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 42);
+    gates[1] = 1;
+    pthread_join(thread, NULL);
+    uopc_plan_free(plan);
+    CHECK(stats().arena_bytes == 0 && stats().live_bytes == 0);
+}
+
 static int stop_at_once(void *asked) {
     ++*(int *)asked;
     return 1;
@@ -284,6 +397,9 @@ int main(int argc, char **argv) {
         {"layout_never_overlaps", layout_never_overlaps},
         {"offsets_and_bad_slots", offsets_and_bad_slots},
         {"too_large_an_arena_is_refused", too_large_an_arena_is_refused},
+        {"arenas_are_bounded_together", arenas_are_bounded_together},
+        {"leased_arenas_count", leased_arenas_count},
+        {"a_child_counts_its_own_leases", a_child_counts_its_own_leases},
         {"interrupts_and_spans", interrupts_and_spans},
         {"plans_from_many_threads", plans_from_many_threads},
         {"a_large_arena_is_touched", a_large_arena_is_touched},

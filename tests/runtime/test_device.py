@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from uopc.runtime.device import device, read_device, usable_cores
+from uopc.runtime.device import device, memory_quota, read_device, usable_cores
 
 
 def write(root, files):
@@ -86,3 +86,33 @@ def test_aarch64(tmp_path):
 )
 def test_quotas(tmp_path, files, cores):
     assert usable_cores(write(tmp_path, files)) == cores
+
+
+@pytest.mark.parametrize(
+    ("files", "quota"),
+    [
+        ({}, None),
+        ({"proc/self/cgroup": "0::/app\n", "sys/fs/cgroup/app/memory.max": "max\n"}, None),
+        ({"proc/self/cgroup": "0::/app\n", "sys/fs/cgroup/app/memory.max": "1073741824\n"}, 1 << 30),
+        ({"proc/self/cgroup": "0::/host\n", "sys/fs/cgroup/memory.max": "1073741824\n"}, 1 << 30),
+        (
+            {
+                "proc/self/cgroup": "0::/a/b\n",
+                "sys/fs/cgroup/a/memory.max": "5000\n",
+                "sys/fs/cgroup/a/b/memory.max": "9000\n",
+            },
+            5000,
+        ),
+        (
+            {
+                "proc/self/cgroup": "4:memory:/m\n0::/\n",
+                "sys/fs/cgroup/memory/m/memory.limit_in_bytes": "7000\n",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+            },
+            7000,
+        ),
+        ({"proc/self/cgroup": "4:memory:/\n", "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{2**63 - 4096}"}, None),
+    ],
+)
+def test_memory_quotas(tmp_path, files, quota):
+    assert memory_quota(write(tmp_path, files)) == quota

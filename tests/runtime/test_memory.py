@@ -91,6 +91,55 @@ small.run([out, x, y]); assert (out == (x * 2 + y) * 2 + y).all()
     assert "1048576 bytes" in said and "UOPC_ARENA_LIMIT is 262144" in said
 
 
+def test_arenas_are_bounded_together(python):
+    """Several plans, one after the other and two at once: never more than the limit, and a refusal says so."""
+    python(
+        """
+library = compile_source(os.environ["AXPY"])
+kernels = [(library, "axpy", (3, 1, 2)), (library, "axpy", (0, 3, 2))]
+plans = [NativePlan(kernels, 3, [100_000]) for _ in range(5)]
+for _ in range(3):
+    for plan in plans:
+        out = np.empty(10000, "f")
+        plan.run([out, x, y])
+        assert (out == (x * 2 + y) * 2 + y).all()
+        assert memory_stats()["arena_bytes"] <= 250_000
+refused, right = [], []
+def work(plan):
+    for _ in range(300):
+        out = np.empty(10000, "f")
+        try: plan.run([out, x, y])
+        except MemoryError as error: refused.append(str(error)); continue
+        right.append((out == (x * 2 + y) * 2 + y).all())
+        if memory_stats()["arena_bytes"] > 250_000: refused.append("over")
+threads = [threading.Thread(target=work, args=(plan,)) for plan in plans]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert all("UOPC_ARENA_LIMIT is 250000 for all plans together" in text for text in refused), refused[0]
+assert all(right) and len(right) + len(refused) == 1500
+stats = memory_stats()
+del plans, plan
+assert stats["live_bytes"] == 0 and memory_stats()["arena_bytes"] == 0
+""",
+        UOPC_ARENA_LIMIT=250_000,
+    )
+
+
+def test_idle_memory_is_bounded_by_what_a_container_has(python):
+    """A quarter of it, where that is less than the machine's."""
+    python("""
+from uopc._hot.runtime import set_machine_memory
+before = memory_stats()["keep_bytes"]
+set_machine_memory(before * 8)  # more than there is
+assert memory_stats()["keep_bytes"] == before
+set_machine_memory(40 << 20)
+assert memory_stats()["keep_bytes"] == 10 << 20
+blocks = [Memory(4 << 20) for _ in range(5)]
+del blocks
+assert 0 < memory_stats()["idle_bytes"] <= 10 << 20
+""")
+
+
 def test_address_space_too_small_for_the_arena(python):
     """MemoryError before any kernel has run; afterwards smaller work, and later the same work, succeeds."""
     python("""
@@ -129,4 +178,4 @@ for size in (200, 150, 250, 100, 200):
 
 def test_a_result_that_no_memory_holds_is_a_memory_error() -> None:
     with pytest.raises(MemoryError, match="more than memory can hold"):
-        Tensor.zeros(2**40, 2**40).contiguous().numpy()
+        Tensor.zeros(2**29, 2**29).contiguous().numpy()

@@ -15,6 +15,7 @@ from uopc._hot.runtime import (
     get_num_threads,
     memory_stats,
     override_num_threads,
+    set_machine_memory,
     set_memory_limit,
     trim_memory,
 )
@@ -96,6 +97,15 @@ class num_threads:
         override_num_threads(self._before.pop())
 
 
+def _set_memory_bounds() -> None:
+    from uopc.runtime.device import memory_quota
+
+    quota, limit = memory_quota(), environment().arena_limit
+    if quota is not None:
+        set_machine_memory(quota)
+    if limit:
+        set_memory_limit(limit)
+
+
 set_num_threads(None)
-if environment().arena_limit:
-    set_memory_limit(environment().arena_limit or 0)
+_set_memory_bounds()

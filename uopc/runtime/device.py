@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
+NO_LIMIT = 1 << 60  # version 1 of cgroups says 2**63 less a page
 DEFAULT_L1D, DEFAULT_L2, DEFAULT_L3 = 32 << 10, 512 << 10, 8 << 20
 
 
@@ -101,7 +102,7 @@ def _cache_sizes(folder: Path) -> dict[int, int]:
     return sizes
 
 
-# ---------------------------------------------------------------------------------------------------------- cores --
+# ----------------------------------------------------------------------------------- what this process may use of it --
 
 
 def usable_cores(root: Path = Path("/")) -> int:
@@ -111,19 +112,34 @@ def usable_cores(root: Path = Path("/")) -> int:
     return affinity if quota == math.inf else max(1, min(affinity, math.ceil(quota)))
 
 
+def memory_quota(root: Path = Path("/")) -> int | None:
+    """The bytes that the cgroup lets this process have; None where it sets no limit."""
+    names = {1: "memory.limit_in_bytes", 2: "memory.max"}
+    texts = (_read(folder / names[version]) for version, folder in _cgroups(root, "memory"))
+    least = min((int(text) for text in texts if text.isdigit()), default=NO_LIMIT)
+    return least if least < NO_LIMIT else None
+
+
 def _quotas(root: Path) -> Iterator[float]:
-    """The quotas, in processors, of this process's cgroup and of each one above it, for cgroup versions 1 and 2."""
+    """The quotas, in processors, of this process's cgroup and of each one above it."""
+    for version, folder in _cgroups(root, "cpu"):
+        if version == 2:
+            yield _quota(*(_read(folder / "cpu.max").split() + ["", ""])[:2])
+        else:
+            yield _quota(_read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us"))
+
+
+def _cgroups(root: Path, controller: str) -> Iterator[tuple[int, Path]]:
+    """The folders of this process's cgroup and of each one above it, with the version of its files, 2 or 1."""
     mounted = root / "sys/fs/cgroup"
     for line in _read(root / "proc/self/cgroup").splitlines():
         hierarchy, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if hierarchy == "0" and not controllers:
-            for folder in _upwards(mounted, path):
-                yield _quota(*(_read(folder / "cpu.max").split() + ["", ""])[:2])
-        elif "cpu" in controllers.split(","):
-            for name in ("cpu", controllers):
-                for folder in _upwards(mounted / name, path):
-                    yield _quota(_read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us"))
+            yield from ((2, folder) for folder in _upwards(mounted, path))
+        elif controller in controllers.split(","):
+            for name in (controller, controllers):
+                yield from ((1, folder) for folder in _upwards(mounted / name, path))
 
 
 def _upwards(mounted: Path, path: str) -> Iterator[Path]:

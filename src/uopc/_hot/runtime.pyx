@@ -75,6 +75,7 @@ cdef extern from "uopc_runtime.h" nogil:
     void *uopc_memory_take(size_t size)
     void uopc_memory_give(void *block, size_t size)
     void uopc_memory_set_limit(size_t limit)
+    void uopc_memory_set_machine(size_t bytes)
     size_t uopc_memory_trim()
     void uopc_memory_get_stats(uopc_memory_stats *stats)
     uopc_plan *uopc_plan_new(
@@ -128,9 +129,15 @@ def memory_stats():
 
 
 def set_memory_limit(size_t nbytes):
-    """Bound each plan's temporaries, and the idle memory kept, by nbytes; 0 ends the bound."""
+    """Bound the temporaries of all plans together, and the idle memory kept, by nbytes; 0 ends the bound."""
     with nogil:
         uopc_memory_set_limit(nbytes)
+
+
+def set_machine_memory(size_t nbytes):
+    """The memory that this process may use, where that is less than the machine has: a quarter is kept idle at most."""
+    with nogil:
+        uopc_memory_set_machine(nbytes)
 
 
 def trim_memory():
@@ -376,7 +383,7 @@ cdef class NativePlan:
         cdef uopc_memory_stats stats
         uopc_memory_get_stats(&stats)
         text = f"no memory for the plan's temporaries, {uopc_plan_arena_size(<uopc_plan *>self.plan)} bytes"
-        return f"{text}; UOPC_ARENA_LIMIT is {stats.limit_bytes}" if stats.limit_bytes else text
+        return f"{text}; UOPC_ARENA_LIMIT is {stats.limit_bytes} for all plans together" if stats.limit_bytes else text
 
     def __repr__(self):
         return f"NativePlan({self.n_kernels} kernels, {self.n_buffers} buffers, arena of {self.arena_size} bytes)"
