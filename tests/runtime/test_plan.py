@@ -147,6 +147,25 @@ def test_timings(axpy, arrays):
         assert all(start <= stop for _, start, stop in spans)
 
 
+def test_a_watched_plan_tells_of_the_last_call_of_a_captured_function():
+    import uopc
+
+    with uopc.options(fuse_reduce=False):
+        f = uopc.jit(lambda x: (x - x.sum()).exp().sum())
+        x = np.ones(1000, np.float32)
+        expected = f(x)
+        plan = f.captured[0].plan
+        plan.watch()
+        ends = 0
+        for _ in range(3):
+            assert (f(x) == expected).all()
+            kernels = plan.watched_timeline()
+            assert len(kernels) > 1 and all(threads for threads in kernels)
+            for threads in kernels:
+                assert ends <= min(start for _, start, _ in threads)  # one kernel after another, call after call
+                ends = max(stop for _, _, stop in threads)
+
+
 def test_a_library_lives_as_long_as_a_plan_uses_it(settings, axpy_source, arrays):
     from uopc.runtime.compiler import clear_memory_cache
 

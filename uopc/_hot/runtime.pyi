@@ -53,6 +53,10 @@ class NativePlan:
         """Run, and return the seconds that each kernel took."""
     def run_timeline(self, buffers: Sequence[Address | Memory | Buffer]) -> list[list[tuple[int, int, int]]]:
         """Run, and return for each kernel a list of (thread, start, stop) in ns of CLOCK_MONOTONIC."""
+    def watch(self) -> None:
+        """Note, from the next call of a captured function on, when threads work on the kernels."""
+    def watched_timeline(self) -> list[list[tuple[int, int, int]]]:
+        """As `run_timeline` returns it, of the last call that was watched."""
 
 def memory_stats() -> dict[str, int]: ...
 def set_memory_limit(nbytes: int) -> None: ...

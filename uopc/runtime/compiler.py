@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
-import shlex
 import sys
 import threading
 from collections import OrderedDict
@@ -61,8 +59,10 @@ class CompileError(RuntimeError):
     """
 
     def __init__(self, output: str, path: str, command: Sequence[str]) -> None:
+        from shlex import join
+
         self.output, self.path, self.command = output, path, tuple(command)
-        super().__init__(f"{shlex.join(command)} failed on {path}:\n{output}")
+        super().__init__(f"{join(command)} failed on {path}:\n{output}")
 
 
 # --------------------------------------------------------------------------------------------- finding the compiler --
@@ -88,7 +88,9 @@ def find_compiler() -> Compiler:
 @lru_cache(maxsize=8)
 def _find_compiler(cc: str | None, folders: tuple[str, ...]) -> Compiler:
     if cc:
-        words = shlex.split(cc)
+        from shlex import split
+
+        words = split(cc)
         program = _which(words[0], folders) if words else None
         if program is None:
             raise CompilerNotFound(f"CC={cc!r}: there is no program {words[0] if words else ''!r}. {_advice()}")
@@ -136,7 +138,7 @@ def _identify(command: tuple[str, ...], folders: tuple[str, ...]) -> Compiler:
             status = os.stat(path)
             facts.append(f"{os.path.realpath(path)} {status.st_mtime_ns} {status.st_size}")
     files = "\n".join(facts)
-    cache = disk_cache() if len(command) == 1 and re.fullmatch(_PLAIN_COMPILER, os.path.realpath(command[0])) else None
+    cache = disk_cache() if len(command) == 1 and _is_plain(os.path.realpath(command[0])) else None
     key = digest("compiler", files, os.environ.get("PATH", ""))
     kept = cache.note(key) if cache else None
     answers = kept.decode().split("\0") if kept else _ask(command)
@@ -147,15 +149,21 @@ def _identify(command: tuple[str, ...], folders: tuple[str, ...]) -> Compiler:
     return Compiler(command, f"{version}\n{files}", is_gcc, (linker[0], linker[1]) if linker else None)
 
 
-# By its real name: gcc-12, x86_64-linux-gnu-gcc-12, clang-16; not ccache or a script named cc.
-_PLAIN_COMPILER = r".*/(?:[\w.]+-)*(?:gcc|clang)(?:-[\d.]+)?"
+def _is_plain(path: str) -> bool:
+    """By its real name: gcc-12, x86_64-linux-gnu-gcc-12, clang-16; not ccache or a script named cc."""
+    words = os.path.basename(path).split("-")
+    if len(words) > 1 and words[-1].replace(".", "").isdecimal():
+        words.pop()
+    return words[-1] in ("gcc", "clang")
 
 
 def _ask(command: tuple[str, ...]) -> list[str]:
     """What a compiler says of itself: its version, and for gcc the linker and libgcc.a that belong to it."""
     code, version = _run([*command, "--version"])
     if code != 0:
-        raise CompilerNotFound(f"{shlex.join(command)} --version failed: {version.strip()}. {_advice()}")
+        from shlex import join
+
+        raise CompilerNotFound(f"{join(command)} --version failed: {version.strip()}. {_advice()}")
     if "Free Software Foundation" not in version:
         return [version]
     code, linker = _run([*command, "-print-prog-name=ld"])

@@ -75,11 +75,14 @@ def _text(arg: Any) -> str:
 @lru_cache(maxsize=1)
 def identity() -> str:
     """What a plan depends on besides graph and options: the machine, and the code of uopc."""
-    package = os.path.dirname(os.path.dirname(__file__))
     facts = [repr(device()), device().identity]
-    for folder, _, names in os.walk(package):
-        for name in sorted(names):
-            if name.endswith((".py", ".so")):
-                status = os.stat(os.path.join(folder, name))
-                facts.append(f"{folder}/{name} {status.st_mtime_ns} {status.st_size}")
+    folders = [os.path.dirname(os.path.dirname(__file__))]
+    for folder in folders:  # grows
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.endswith((".py", ".so")):
+                    status = entry.stat()
+                    facts.append(f"{entry.path} {status.st_mtime_ns} {status.st_size}")
+                elif entry.is_dir(follow_symlinks=False) and entry.name != "__pycache__":
+                    folders.append(entry.path)
     return digest(*sorted(facts))

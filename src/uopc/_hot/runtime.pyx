@@ -293,6 +293,7 @@ cdef class NativePlan:
 
     def __dealloc__(self):
         uopc_plan_free(<uopc_plan *>self.plan)
+        free(self.watched)
         free(self.sizes)
         free(self.is_written)
 
@@ -367,16 +368,35 @@ cdef class NativePlan:
         options.thread_spans = spans
         try:
             run_with(self, buffers, &options)
-            return [
-                [(t, spans[k * n + t].start_ns, spans[k * n + t].stop_ns) for t in range(n) if spans[k * n + t].stop_ns]
-                for k in range(self.n_kernels)
-            ]
+            return self.timeline_of(spans, n)
         finally:
             free(spans)
 
+    cdef list timeline_of(self, void *memory, int n):
+        cdef uopc_span *spans = <uopc_span *>memory
+        return [
+            [(t, spans[k * n + t].start_ns, spans[k * n + t].stop_ns) for t in range(n) if spans[k * n + t].stop_ns]
+            for k in range(self.n_kernels)
+        ]
+
+    def watch(self):
+        """Note, from the next call of a captured function on, when threads work on the kernels; with this, a call takes
+        as long as two looks at the clock more for each thread and kernel.  Not for several threads at once."""
+        if self.watched == NULL:
+            self.n_watched = uopc_pool_threads()
+            self.watched = calloc(self.n_kernels * self.n_watched + 1, sizeof(uopc_span))
+            if self.watched == NULL:
+                raise MemoryError
+
+    def watched_timeline(self):
+        """As `run_timeline` returns it, of the last call that was watched."""
+        return self.timeline_of(self.watched, self.n_watched)
+
     cdef int run_at(self, void **pointers) except -1:
         """Run as `run` does, on buffers whose addresses the caller has checked."""
-        cdef uopc_run_options options = uopc_run_options(NULL, NULL, 0, check_signals, NULL)
+        cdef uopc_run_options options = uopc_run_options(
+            NULL, <uopc_span *>self.watched, self.n_watched, check_signals, NULL
+        )
         return launch(self, pointers, &options)
 
     cdef str shortage(self):
