@@ -162,6 +162,29 @@ def test_lazy_tensors_and_views_as_arguments():
             np.testing.assert_array_equal(double(given).numpy(), given.numpy() * 2)
 
 
+class FromElsewhere:
+    """A Tensor's memory as another library gives it that has bfloat16, which NumPy lacks."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def __array__(self, dtype=None, copy=None):
+        raise TypeError("unsupported ScalarType")
+
+    def __dlpack__(self, **wishes):
+        return self.tensor.__dlpack__(**wishes)
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+
+def test_bfloat16_that_numpy_cannot_see():
+    double = jit(lambda x: x * 2)
+    source = Tensor([1.0, -2.5, 3.0]).bfloat16().realize()
+    for given in (source, source + 1, source[::2].contiguous()):
+        np.testing.assert_array_equal(double(FromElsewhere(given.realize())), given.numpy() * 2)
+
+
 def test_bfloat16():
     double = jit(lambda x: (x.cast("bfloat16") * 2,))
     (out,) = double(floats(5))

@@ -148,11 +148,11 @@ def _normal(x: Any) -> Any:
         return x if x.uop.op is Ops.BUFFER else View(_addressable(array), x.dtype, True)
     if isinstance(x, np.generic) or not (hasattr(x, "__array__") or hasattr(x, "__dlpack__")):
         return _memory(x)
-    array = x if isinstance(x, np.ndarray) else np.asarray(x)
-    dtype = from_numpy(array.dtype)
+    array, dtype = (x, from_numpy(x.dtype)) if isinstance(x, np.ndarray) else interop.memory_of(x)
     if isinstance(array, np.ma.MaskedArray):
         raise TypeError("a masked array is not accepted: its mask would be lost; use array.filled(value)")
-    usual = type(array) is np.ndarray and array.dtype is dtype.numpy and array.flags.aligned
+    native = array.dtype is dtype.numpy and dtype is not dtypes.bfloat16
+    usual = type(array) is np.ndarray and native and array.flags.aligned
     if usual and _steps_are_whole(array):
         return array
     if dtype is dtypes.bfloat16:

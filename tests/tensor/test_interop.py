@@ -12,6 +12,7 @@ from tensors import ALL, same, sample
 
 from uopc import Tensor, dtypes
 from uopc.ops import Ops
+from uopc.tensor import dlpack
 
 
 @pytest.mark.parametrize("dtype", ALL)
@@ -217,9 +218,67 @@ def test_dlpack_both_ways(dtype):
     same(Tensor.from_dlpack(Tensor(a).T), a.T)
 
 
+class Capsule:
+    """What another library's array is to DLPack."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def __dlpack__(self, **wishes):
+        return self.tensor.__dlpack__(**wishes)
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+
+class Unreadable(Capsule):
+    """One whose type NumPy lacks, so that ``__array__`` refuses, as PyTorch's bfloat16."""
+
+    def __array__(self, dtype=None, copy=None):
+        raise TypeError("unsupported ScalarType")
+
+
+@pytest.mark.parametrize("make", [Capsule, Unreadable])
+def test_dlpack_of_bfloat16_both_ways(make):
+    values = np.array([[1, -2.5, np.nan], [np.inf, 0, 3]], np.float32)
+    source = Tensor(values).bfloat16().realize()
+    for given, expected in ((source, values), (source.T, values.T), (source[:, ::-2], values[:, ::-2])):
+        for t in (Tensor(make(given)), Tensor.from_dlpack(make(given))):
+            assert t.dtype is dtypes.bfloat16
+            np.testing.assert_array_equal(t.numpy(), expected)
+            assert np.shares_memory(t._array(), source._array())
+
+
+def test_bfloat16_and_pytorch_share_memory():
+    torch = pytest.importorskip("torch")
+    theirs = torch.randn(4, 6).to(torch.bfloat16)
+    for t in (Tensor(theirs), Tensor.from_dlpack(theirs)):
+        assert t.dtype is dtypes.bfloat16
+        np.testing.assert_array_equal(t.numpy(), theirs.float().numpy())
+    back = torch.from_dlpack(Tensor(theirs) * 2)
+    assert back.dtype is torch.bfloat16 and torch.equal(back, theirs * 2)
+    assert torch.from_dlpack(Tensor(theirs)).data_ptr() == theirs.data_ptr()
+
+
+class Strange:
+    """Elements of a type that neither NumPy nor uopc has."""
+
+    def __dlpack__(self, **wishes):
+        capsule = np.ones(2, np.uint8).__dlpack__(**wishes)
+        dlpack._type_of(capsule)[0] = 10
+        return capsule
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+
 def test_dlpack_refusals():
-    with pytest.raises(BufferError, match="bfloat16"):
-        np.from_dlpack(Tensor([1.0]).bfloat16())
+    with pytest.raises(TypeError, match=r"Unsupported dtype.*; accepted are bool_, int8"):
+        Tensor.from_dlpack(Strange())
+    with pytest.raises(TypeError, match=r"complex64 is not supported; accepted are bool_, int8"):
+        Tensor.from_dlpack(np.ones(2, np.complex64))
+    with pytest.raises((BufferError, RuntimeError), match="Unsupported dtype"):
+        np.from_dlpack(Tensor([1.0]).bfloat16())  # NumPy has no such type
 
     class Elsewhere:
         def __dlpack_device__(self):

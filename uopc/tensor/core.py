@@ -11,7 +11,7 @@ from uopc.dtype import DType, to_dtype
 from uopc.ops import Level, Ops
 from uopc.options import Options, current
 from uopc.runtime.storage import new_buffer
-from uopc.tensor import interop
+from uopc.tensor import dlpack, interop
 from uopc.tensor.interop import Array
 from uopc.uop import UOp
 
@@ -68,7 +68,7 @@ class Core:
     def from_dlpack(cls, data: Any) -> Self:
         """A Tensor over the memory of an object with ``__dlpack__``, in place.
 
-        TypeError for dtypes that uopc or NumPy's DLPack do not hold, ValueError for data that is not on the CPU.
+        TypeError for dtypes that uopc does not hold, ValueError for data that is not on the CPU.
         """
         return cls._of(interop.from_dlpack(data))
 
@@ -189,12 +189,9 @@ class Core:
         dl_device: tuple[Any, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """A DLPack capsule that shares the Tensor's memory.
-
-        BufferError for bfloat16 and for read-only memory of the caller's.
-        """
+        """A DLPack capsule that shares the Tensor's memory.  BufferError for read-only memory of the caller's."""
         wishes = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
-        return interop.to_dlpack(self._array(), self.dtype, wishes)
+        return dlpack.write(self._array(), self.dtype, wishes)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """The CPU."""

@@ -7,22 +7,21 @@ written.
 
 from __future__ import annotations
 
-import inspect
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from uopc.dtype import ALL, DType, bfloat16_to_float32, dtypes, from_numpy
+from uopc.dtype import DType, bfloat16_to_float32, dtypes, from_numpy
 from uopc.ops import MOVEMENT, Ops, ViewArg
 from uopc.runtime.storage import new_buffer
+from uopc.tensor import dlpack
 from uopc.uop import UOp
 
 Array = np.ndarray[Any, Any]
 
 _ACCEPTED = "NumPy arrays, numbers, (nested) lists of numbers, and objects with __array__, __dlpack__ or a buffer"
-_CPU = (1, 3)  # DLPack's device types whose memory the CPU can read: kDLCPU, kDLCUDAHost
 
 
 dtype_of = lru_cache(maxsize=256)(from_numpy)  # a NumPy dtype takes long to tell its name
@@ -68,12 +67,12 @@ def from_generic(value: np.generic) -> UOp:
     return UOp.const(float(value) if dtype.is_float else value.item(), dtype)
 
 
-def from_array(array: Array) -> UOp:
+def from_array(array: Array, held: DType | None = None) -> UOp:
     """The memory of ``array``, read in place; copied only where elements are byte-swapped or not aligned.
 
-    TypeError for dtypes that uopc does not hold, and for masked arrays.
+    held: bfloat16, of an array of its bits.  TypeError for dtypes that uopc does not hold, and for masked arrays.
     """
-    dtype = dtype_of(array.dtype)
+    dtype = dtype_of(array.dtype) if held is None else held
     if type(array) is not np.ndarray:
         if isinstance(array, np.ma.MaskedArray):
             raise TypeError("a masked array is not accepted: its mask would be lost; use array.filled(value)")
@@ -91,7 +90,7 @@ def _from_strided(dtype: DType, array: Array) -> UOp:
     """A VIEW of the run of memory from the first to the last element that ``array`` touches."""
     itemsize = array.itemsize
     if any(step % itemsize for step in array.strides):  # a field of a record
-        return from_array(np.ascontiguousarray(array))
+        return from_array(np.ascontiguousarray(array), dtype)
     strides = tuple([step // itemsize if n > 1 else 0 for step, n in zip(array.strides, array.shape)])
     reach = [step * (n - 1) for step, n in zip(strides, array.shape)]
     offset = -sum([r for r in reach if r < 0])
@@ -99,6 +98,20 @@ def _from_strided(dtype: DType, array: Array) -> UOp:
     lowest = array[tuple([slice(-1, None) if r < 0 else slice(0, 1) for r in reach])]
     flat = as_strided(lowest, (span,), (itemsize,), writeable=False)
     return UOp(Ops.VIEW, (new_buffer(dtype, (span,), flat),), ViewArg(array.shape, strides, offset))
+
+
+def memory_of(data: Any) -> tuple[Array, DType]:
+    """The memory of an object with ``__array__`` or ``__dlpack__``, and its type; bfloat16 as its bits, unless NumPy
+    was given that type.
+    """
+    if hasattr(data, "__array__") or hasattr(data, "__array_interface__"):
+        try:
+            array = np.asarray(data)
+            return array, dtype_of(array.dtype)
+        except TypeError:  # of types that NumPy lacks; DLPack may have them
+            if not hasattr(data, "__dlpack__"):
+                raise
+    return dlpack.read(data)
 
 
 def from_data(data: Any) -> UOp:
@@ -111,10 +124,8 @@ def from_data(data: Any) -> UOp:
         return from_scalar(data)
     if isinstance(data, (list, tuple, range)):
         return _from_list(data)
-    if hasattr(data, "__array__") or hasattr(data, "__array_interface__"):
-        return from_array(np.asarray(data))
-    if hasattr(data, "__dlpack__"):
-        return from_dlpack(data)
+    if hasattr(data, "__array__") or hasattr(data, "__array_interface__") or hasattr(data, "__dlpack__"):
+        return from_array(*memory_of(data))
     if isinstance(data, (str, complex)):
         raise TypeError(f"{data!r} cannot be held by a Tensor; accepted are {_ACCEPTED}")
     try:
@@ -148,19 +159,11 @@ def _from_list(data: Any) -> UOp:
 def from_dlpack(data: Any) -> UOp:
     """The memory behind an object with ``__dlpack__``, in place.
 
-    TypeError for dtypes that NumPy lacks, ValueError off the CPU.
+    TypeError for dtypes that uopc does not hold, ValueError off the CPU.
     """
     if not (hasattr(data, "__dlpack__") or hasattr(data, "__dlpack_device__")):
         raise TypeError(f"a {type(data).__name__} has no __dlpack__; Tensor(data) takes {_ACCEPTED}")
-    device = data.__dlpack_device__()[0] if hasattr(data, "__dlpack_device__") else _CPU[0]
-    if device not in _CPU:
-        raise ValueError(f"the data is on DLPack device type {int(device)}; copy it to the CPU first")
-    try:
-        return from_array(np.from_dlpack(data))
-    except (BufferError, RuntimeError) as error:
-        raise TypeError(
-            f"{error}; accepted are " + ", ".join(d.name for d in ALL if d is not dtypes.bfloat16)
-        ) from None
+    return from_array(*dlpack.read(data))
 
 
 # ---- out ----
@@ -214,20 +217,3 @@ def readable(array: Array, dtype: DType) -> Array:
         array = array.view()
     array.flags.writeable = False
     return array
-
-
-def to_dlpack(array: Array, dtype: DType, wishes: dict[str, Any]) -> Any:
-    """A DLPack capsule of ``array``.  BufferError for bfloat16, and for what the installed NumPy cannot export."""
-    if dtype is dtypes.bfloat16:
-        raise BufferError("bfloat16 cannot leave through DLPack, which goes through NumPy; cast to float32 first")
-    wishes = {name: value for name, value in wishes.items() if value is not None}
-    if wishes and not _numpy_knows_wishes():
-        wishes = {}  # NumPy before 2.1 takes no max_version, dl_device and copy; consumers must cope with old producers
-    return array.__dlpack__(**wishes)
-
-
-def _numpy_knows_wishes() -> bool:
-    try:
-        return "max_version" in inspect.signature(np.ndarray.__dlpack__).parameters
-    except ValueError:
-        return tuple(map(int, np.__version__.split(".")[:2])) >= (2, 1)
