@@ -97,7 +97,7 @@ LAYERS = (
         "cascade",  # its parts; the package's face is a pass
         (
             *(f"uopc.cascade.{name}" for name in ("lift", "survey", "epilogue", "frame", "chain", "factors")),
-            *(f"uopc.cascade.{name}" for name in ("samples", "derivation", "trial", "formulas", "parts")),
+            *(f"uopc.cascade.{name}" for name in ("samples", "derivation", "trial", "known", "formulas", "parts")),
         ),
         Inner.ORDERED,
     ),

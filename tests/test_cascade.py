@@ -17,8 +17,8 @@ from reference import evaluate
 
 import uopc
 import uopc.cascade.derivation as derivation
+import uopc.cascade.known as known
 import uopc.cascade.survey as survey
-import uopc.cascade.trial as trial
 from uopc import Tensor
 from uopc.cascade import Report, cascade, derivations
 from uopc.cascade.derivation import Anchor, Piece
@@ -152,6 +152,36 @@ def test_work_grows_as_the_graph_does(monkeypatch):
         return sum(seen)
 
     assert work(6) - work(4) == work(4) - work(2) > 0
+
+
+class Forgetful(dict):
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Keep nothing."""
+
+
+def test_equal_layers_are_derived_once(monkeypatch):
+    """Layers differ in what they read; derived one by one they are the same graph."""
+    made: list[int] = []
+    derive = known._derived
+
+    def counted(*args):
+        made.append(1)
+        return derive(*args)
+
+    def layers() -> UOp:
+        x = Tensor(draw(N, D))
+        for k in range(3):
+            x = attention(x @ Tensor(draw(M, D, seed=k)).T) @ Tensor(draw(E, D, seed=k))
+        return sink(x.uop)
+
+    root = layers()
+    monkeypatch.setattr(known, "_derived", counted)
+    monkeypatch.setattr(known, "_known", {})
+    together = cascade(root)
+    assert len(made) == 1
+    monkeypatch.setattr(known, "_known", Forgetful())
+    assert cascade(root) is together
+    assert len(made) == 4
 
 
 def test_cascade_is_pure_and_repeatable():
@@ -431,22 +461,23 @@ def test_faults_are_caught(fault, tried, monkeypatch):
     """By samples, which refuse the derivation; and where these are switched off, by values."""
     owner, name, broken = FAULTS[fault]
     monkeypatch.setattr(owner, name, broken(getattr(owner, name)))
-    monkeypatch.setattr(trial, "_tried", {})
+    monkeypatch.setattr(known, "_known", {})
     t = moving(1 + list(FAULTS).index(fault))
     if tried:
         assert all(len(r.reductions) < 3 or r.reason is not None for r in reports(t))
         return
-    monkeypatch.setattr(uopc_cascade(), "holds", lambda frame, pieces: True)
+    monkeypatch.setattr(known, "holds", lambda frame, pieces: True)
     assert cascades(t) and not is_right(t)
 
 
 def test_the_guard_for_rows_in_which_nothing_was_met(monkeypatch):
     monkeypatch.setattr(derivation, "_settled", lambda term, limit: term)
-    monkeypatch.setattr(trial, "_tried", {})
+    monkeypatch.setattr(known, "_known", {})
     assert (
         reports(moving(50))[0].reason == "rounding or overflow tells the derived reduction from the original on samples"
     )
-    monkeypatch.setattr(uopc_cascade(), "holds", lambda frame, pieces: True)
+    monkeypatch.setattr(known, "_known", {})
+    monkeypatch.setattr(known, "holds", lambda frame, pieces: True)
     assert cascades(moving(50)) and not is_right(moving(50))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 from uopc import Tensor, num_threads
-from uopc.cascade import cascade
+from uopc.cascade import cascade, known
 from uopc.cascade.derivation import Anchor
 from uopc.cascade.parts import parts_of
 from uopc.ops import Ops
@@ -185,7 +184,7 @@ def test_an_axis_that_is_merged_with_another_stays_whole():
 
 def test_a_merge_without_corrections_is_caught(monkeypatch):
     """Parts of one block each: what is wrong is wrong in the merge alone."""
-    monkeypatch.setattr(sys.modules["uopc.cascade"], "holds", lambda frame, pieces: True)
+    monkeypatch.setattr(known, "holds", lambda frame, pieces: True)
     true = Anchor.correction
     monkeypatch.setattr(Anchor, "correction", lambda self, old, new: true(self, old, new) * 0.0 + 1.0)
     q, k, v = operands(2050)

@@ -22,21 +22,21 @@ computed again.  ``derivations`` tells what was derived, and what was refused an
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from uopc._hot.graph import cone, of_ops, replace_all
-from uopc.cascade.chain import links, refusal
-from uopc.cascade.derivation import Builder, Piece, Values, parts_of
+from uopc.cascade.chain import check_chain, links
+from uopc.cascade.derivation import Piece, Values, parts_of
 from uopc.cascade.epilogue import Users, epilogue
 from uopc.cascade.factors import Parts, summands
 from uopc.cascade.formulas import Report, report_of
-from uopc.cascade.frame import Frame, Refused
+from uopc.cascade.frame import Frame, Refused, Unfit
+from uopc.cascade.known import derived
 from uopc.cascade.lift import ENDS
 from uopc.cascade.parts import in_parts
 from uopc.cascade.survey import Survey, alone
-from uopc.cascade.trial import holds
 from uopc.ops import CascadeArg, Component, ComponentArg, Level, Ops, StateArg
 from uopc.rates import BLOCK_WIDTH
 from uopc.uop import UOp, toposort
@@ -57,19 +57,20 @@ class _Group:
     producers: dict[UOp, None] = field(default_factory=dict)
     written: dict[UOp, None] = field(default_factory=dict)
 
-    def extended(self, frame: Frame) -> _Group:
-        """The group with the reductions of a frame; Refused where the frame is no cascade."""
+    def parts(self, frame: Frame) -> dict[UOp, Parts]:
+        """The bodies of a frame's reductions taken apart, those that are not in the group yet; Refused where they are
+        not of the form."""
         frame.check_members()
         parts: dict[UOp, Parts] = {}
         for u in frame.members:
             if u not in self.pieces:
                 parts[u] = parts_of(frame.bodies[u], {*self.pieces, *parts})
+        return parts
+
+    def extended(self, frame: Frame, parts: Mapping[UOp, Parts]) -> _Group:
+        """The group with the reductions of a frame, of which ``parts`` are new; Refused where it is no cascade."""
         frame.check_shared()
-        builder, made = Builder(frame), dict(self.pieces)
-        for u in parts:
-            made[u] = builder.piece(u, parts[u], made)
-        if len(made) > 1 and not holds(frame, made):
-            raise Refused("rounding or overflow tells the derived reduction from the original on samples")
+        made = derived(frame, parts, self.pieces)
         written = dict.fromkeys(frame.written())
         return _Group(self.number, made, {**self.producers, **frame.producers}, {**self.written, **written})
 
@@ -103,25 +104,32 @@ class _Group:
         return out
 
 
+def _may_end(u: UOp) -> bool:
+    """Whether a reduction may be the last of a cascade, by itself and by the size of its body."""
+    if not alone(u) or not u.dtype.is_float or u.arg.op not in (Ops.ADD, Ops.MAX, Ops.MIN):
+        return False
+    below = cone(u.src[0], ENDS, MAX_BODY)
+    return len(below) <= MAX_BODY and bool(of_ops(below, Ops.REDUCE))
+
+
 class _Search:
     """All cascades of a graph, and what was found about each reduction that depends on another.
 
-    sums: what takes the place of a reduction that is summed term by term.
+    sums: what takes the place of a reduction that is summed term by term.  unfit: what is no cascade whatever else is.
     """
 
-    def __init__(self, root: UOp) -> None:
+    def __init__(self, root: UOp, unfit: Collection[UOp] = ()) -> None:
         self.root = root
         self.groups: dict[int, _Group] = {}
         self.of: dict[UOp, int] = {}  # the group of each reduction that is in one
         self.sums: dict[UOp, UOp] = {}
         self.findings: list[tuple[Frame, str | None, _Group | None]] = []
         self.inside: dict[UOp, set[int]] = {}  # the groups whose blocks use a reduction
+        self.unfit: list[Frame] = []
         self.late: list[Frame] = []  # to be looked at last: a cascade if they join another one
         for u in reversed(of_ops(toposort(root), Ops.REDUCE)):
-            if alone(u) and u not in self.of and u.dtype.is_float and u.arg.op in (Ops.ADD, Ops.MAX, Ops.MIN):
-                below = cone(u.src[0], ENDS, MAX_BODY)
-                if len(below) <= MAX_BODY and of_ops(below, Ops.REDUCE):
-                    self.consider(u)
+            if u not in self.of and u not in unfit and _may_end(u):
+                self.consider(u)
         for frame in self.late:
             self.settle(frame)
 
@@ -163,7 +171,7 @@ class _Search:
             self.accept(frame)
         except Refused as why:
             if not self.by_terms(frame):
-                self.findings.append((frame, str(why), None))
+                self.refuse(frame, why)
 
     def consider_chain(self, frame: Frame) -> None:
         """The same where no reduction over the same axis is used, but what other reductions give."""
@@ -173,14 +181,17 @@ class _Search:
         inner = links(frame)
         if not inner:
             return
-        why = refusal(frame, inner, self.users.of)
         try:
-            if why is None:
-                self.accept(frame)
-        except Refused as refused:
-            why = str(refused)
-        if why is not None:
-            self.findings.append((frame, why, None))
+            check_chain(frame, inner, self.users.of)
+            self.accept(frame)
+        except Refused as why:
+            self.refuse(frame, why)
+
+    def refuse(self, frame: Frame, why: Refused) -> None:
+        """Note why a frame is no cascade."""
+        self.findings.append((frame, str(why), None))
+        if isinstance(why, Unfit):
+            self.unfit.append(frame)
 
     def accept(self, frame: Frame) -> None:
         """Derive the cascade of a frame, or add it to one that has reductions in common; Refused where it is none."""
@@ -189,13 +200,14 @@ class _Search:
             raise Refused("it would join two cascades")
         if not met and not frame.shared and len(frame.members) > 1:
             raise Refused("the reductions share no value that is itself a reduction")
+        number = next(iter(met), len(self.groups))
+        group = self.groups.get(number, _Group(number))
+        parts = group.parts(frame)
         if (width := frame.width()) > BLOCK_WIDTH:
             raise Refused(f"a block would hold {width} results for each row, and at most {BLOCK_WIDTH} is accepted")
         if not met and self.wanted(frame):
             raise Refused("what they share, or what is computed from each element of it, is written down anyway")
-        number = met.pop() if met else len(self.groups)
-        group = self.groups.get(number, _Group(number)).extended(frame)
-        self.groups[number] = group
+        self.groups[number] = group = group.extended(frame, parts)
         self.of.update(dict.fromkeys(frame.members, number))
         for p in frame.producers:
             self.inside.setdefault(p, set()).add(number)
@@ -245,10 +257,11 @@ def cascade(root: UOp, fuse_reduce: bool | None = None) -> UOp:
     if fuse_reduce is not None:
         return root
     search = _Search(root)
-    if ends := search.epilogues():
+    if ends := set(search.epilogues()):
         # the bodies have these in pieces, moved to where they are used: look again, at a graph that has them as memory
-        root = UOp.wrap([root], ends, lambda u: UOp(Ops.STAGE, (u,), Level.KERNEL))[0]
-        search = _Search(root)
+        unfit = [frame.members[-1] for frame in search.unfit if not frame.holds(ends)]
+        root, *unfit = UOp.wrap([root, *unfit], ends, lambda u: UOp(Ops.STAGE, (u,), Level.KERNEL))
+        search = _Search(root, set(unfit))
     replaced = dict(search.sums)
     elsewhere = {*search.of, *search.sums}
     for group in search.groups.values():

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable
 
 from uopc._hot.graph import cone
-from uopc.cascade.frame import Frame
+from uopc.cascade.frame import Frame, Refused, Unfit
 from uopc.cascade.lift import ENDS
 from uopc.cascade.survey import alone
 from uopc.ops import Order
@@ -34,21 +34,21 @@ def links(frame: Frame) -> list[UOp]:
     return found if rows and columns else []
 
 
-def refusal(frame: Frame, inner: list[UOp], users: Callable[[UOp], Iterable[UOp]]) -> str | None:
-    """Why the reduction of a frame with the links ``inner`` is not a cascade of its own; ``users``: of a node."""
+def check_chain(frame: Frame, inner: list[UOp], users: Callable[[UOp], Iterable[UOp]]) -> None:
+    """Refused where the reduction of a frame with the links ``inner`` is not a cascade of its own; ``users``: of a
+    node."""
     (body,) = frame.bodies.values()
     if body.reduce.arg.order is not Order.ANY:
-        return "its order is fixed, and blocks have another one"
+        raise Unfit("its order is fixed, and blocks have another one")
     again, down = prices(frame, inner)
     if again >= down:
-        return "writing down what it needs again and again costs less"
+        raise Unfit("writing down what it needs again and again costs less")
     if any(len(frame.asked(p)) != 1 for p in inner):
-        return "what it needs again and again is asked for at several places"
+        raise Unfit("what it needs again and again is asked for at several places")
     if not _inside(body.reduce, inner, users):
-        return "what it needs again and again is used elsewhere too"
+        raise Refused("what it needs again and again is used elsewhere too")
     if any(not alone(p) or len(Frame(p, frame.survey).members) > 1 for p in inner):
-        return "what it needs again and again is itself the end of reductions that depend on each other"
-    return None
+        raise Refused("what it needs again and again is itself the end of reductions that depend on each other")
 
 
 def _inside(reduce: UOp, inner: list[UOp], users: Callable[[UOp], Iterable[UOp]]) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from uopc.cascade.factors import Parts, as_product, as_sum
-from uopc.cascade.frame import Body, Frame, Refused, members_in
+from uopc.cascade.frame import Body, Frame, Refused, Unfit, members_in
 from uopc.cascade.lift import lifted, operations, without_addends, without_factors, without_terms
 from uopc.cascade.samples import Samples, evaluate, start
 from uopc.cascade.survey import Survey
@@ -81,6 +81,23 @@ class Piece:
     addends: tuple[UOp, ...]
     positive: bool
 
+    def over(self, memory: Mapping[UOp, UOp]) -> Piece:
+        """The same piece where ``memory`` stands for what it reads."""
+
+        def each(parts: tuple[UOp, ...]) -> tuple[UOp, ...]:
+            return tuple(u.substitute(memory) for u in parts)
+
+        anchors = []
+        for a in self.anchors:
+            exponent, settled = each((a.exponent, a.settled))
+            extremes = None if a.extremes is None else each(a.extremes)
+            anchors.append(replace(a, exponent=exponent, settled=settled, extremes=extremes))
+        reduce, body = each((self.reduce, self.body))
+        above, below, addends = map(each, (self.above, self.below, self.addends))
+        return replace(
+            self, reduce=reduce, body=body, anchors=tuple(anchors), above=above, below=below, addends=addends
+        )
+
     @property
     def op(self) -> Ops:
         """How it combines."""
@@ -144,7 +161,7 @@ def _wider(a: UOp, b: UOp, op: Ops) -> UOp:
 
 
 def parts_of(body: Body, earlier: set[UOp]) -> Parts:
-    """The parts of a reduction that may use those of ``earlier``; Refused where it is not of the form."""
+    """The parts of a reduction that may use those of ``earlier``; Unfit where it is not of the form."""
     runs = body.running(earlier)
     if not runs:
         return Parts()
@@ -153,7 +170,7 @@ def parts_of(body: Body, earlier: set[UOp]) -> Parts:
         return as_product(body, earlier, runs)
     if op in (Ops.MAX, Ops.MIN):
         return as_sum(body, runs)
-    raise Refused(f"a running value inside a reduction by {op.name}")
+    raise Unfit(f"a running value inside a reduction by {op.name}")
 
 
 class Builder:

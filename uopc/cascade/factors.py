@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from uopc.cascade.frame import Body, Frame, Refused, members_in
+from uopc.cascade.frame import Body, Frame, Unfit, members_in
 from uopc.ops import Ops
 from uopc.uop import UOp
 
@@ -48,7 +48,7 @@ def _is_float_cast(u: UOp) -> bool:
 
 
 def as_product(body: Body, members: set[UOp], runs: set[UOp]) -> Parts:
-    """The factors of a body, of which ``runs`` are what ``members`` go into; Refused where one depends on the axis and
+    """The factors of a body, of which ``runs`` are what ``members`` go into; Unfit where one depends on the axis and
     on a running value."""
     out = Parts()
     powers = {body.outline.tree: 1}
@@ -57,7 +57,7 @@ def as_product(body: Body, members: set[UOp], runs: set[UOp]) -> Parts:
         if u not in powers or u not in runs:
             continue
         if n == 0 or abs(n) > MAX_POWER:
-            raise Refused(f"a running value to the power of {n}")
+            raise Unfit(f"a running value to the power of {n}")
         if u.op in EXPONENTIALS:
             _exponent(u, n, body, members, runs, out)
         elif not body.varies(u):
@@ -66,12 +66,12 @@ def as_product(body: Body, members: set[UOp], runs: set[UOp]) -> Parts:
             for k, s in enumerate(u.src):
                 powers[s] = powers.get(s, 0) + (-n if u.op is Ops.RECIP or (u.op is Ops.DIV and k == 1) else n)
         else:
-            raise Refused(f"{u.op.name} of a running value and of what it runs over is no product of the two")
+            raise Unfit(f"{u.op.name} of a running value and of what it runs over is no product of the two")
     return out
 
 
 def as_sum(body: Body, runs: set[UOp]) -> Parts:
-    """The terms of a body, of which ``runs`` are what running values go into; Refused where one depends on the axis
+    """The terms of a body, of which ``runs`` are what running values go into; Unfit where one depends on the axis
     too."""
     out = Parts()
     stack, seen = [body.outline.tree], set()
@@ -80,14 +80,14 @@ def as_sum(body: Body, runs: set[UOp]) -> Parts:
         if u not in runs:
             continue
         if u in seen:
-            raise Refused("a running value is added twice")
+            raise Unfit("a running value is added twice")
         seen.add(u)
         if not body.varies(u):
             out.addends.append(u)
         elif u.op is Ops.ADD:
             stack += u.src
         else:
-            raise Refused(f"{u.op.name} of a running value inside a {body.reduce.arg.op.name}")
+            raise Unfit(f"{u.op.name} of a running value inside a {body.reduce.arg.op.name}")
     return out
 
 
@@ -116,7 +116,7 @@ def _exponent(exponential: UOp, power: int, body: Body, members: set[UOp], runs:
             if scaled is not None:
                 stack.append((scaled.src[0], (scaled, *outer)))
                 continue
-            raise Refused(f"the exponent has a term, {u.op.name}, of a running value and of what it runs over")
+            raise Unfit(f"the exponent has a term, {u.op.name}, of a running value and of what it runs over")
         else:
             extreme = all(m.arg.op in RUNNING_EXTREMES for m in members_in(u, members))
             scaled = None if extreme else _scaled(u, body, runs)
@@ -125,7 +125,7 @@ def _exponent(exponential: UOp, power: int, body: Body, members: set[UOp], runs:
                 continue
             (out.anchored if extreme else out.exponents).append(Term(u, outer, power, exponential.op))
     if len(out.anchored) == anchored:
-        raise Refused("an exponent that no running maximum keeps small may overflow while it runs")
+        raise Unfit("an exponent that no running maximum keeps small may overflow while it runs")
 
 
 def summands(frame: Frame) -> list[UOp]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection
 from functools import cached_property
 
+from uopc._hot.graph import cone
 from uopc._hot.rangeify import Engine
-from uopc.cascade.lift import at_output, base, reductions
+from uopc.cascade.lift import ENDS, at_output, base, reductions
 from uopc.cascade.survey import Outline, Survey, alone
 from uopc.ops import ALU, AxisType, Ops, Order, ParamArg
 from uopc.rangeify import Ctx, rangeify
@@ -20,6 +22,10 @@ from uopc.uop import UOp
 
 class Refused(Exception):
     """Why reductions do not form a cascade."""
+
+
+class Unfit(Refused):
+    """Why they do not, whatever else is a cascade: their bodies tell."""
 
 
 class Body:
@@ -82,7 +88,7 @@ class Frame:
 
     def __init__(self, last: UOp, survey: Survey) -> None:
         self.survey = survey
-        survey.learn(last)
+        survey.enter(last)
         self.ctx = Ctx()
         given = dict.fromkeys((Ops.REDUCE, Ops.STAGE, Ops.COMPONENT), self._given)
         self.ctx.engine = Engine(MOVES, {**VALUES, **given}, self.ctx)
@@ -187,6 +193,10 @@ class Frame:
         """The producers that several of the reductions use: what makes a cascade worth it."""
         uses = Counter(u for body in self.bodies.values() for u in body.reductions)
         return [u for u in self.producers if uses[u] > 1]
+
+    def holds(self, some: Collection[UOp]) -> bool:
+        """Whether one of ``some`` is part of a body."""
+        return any(u in some for body in self.bodies.values() for u in cone(body.reduce.src[0], ENDS, sys.maxsize - 1))
 
     def rows(self) -> set[UOp]:
         """The ranges along which the cascade has rows: those of all its reductions, and of what they combine."""

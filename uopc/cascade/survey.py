@@ -13,10 +13,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from uopc._hot.graph import newer, replace_newer
-from uopc.cascade.lift import LEAVES, Moves, lifted, reductions
+from uopc.cascade.lift import LEAVES, Moves, lifted, ordered, reductions
 from uopc.ops import ALU, PLAIN, Ops
 from uopc.rangeify.movement import reshape_groups
-from uopc.uop import UOp
+from uopc.uop import UOp, toposort
 
 # Lengths of reduced axes are told apart by so many bits; that two share one costs time, and is never wrong.
 LENGTH_BITS = 61
@@ -111,27 +111,33 @@ def _wide(shape: tuple[int, ...]) -> int:
 
 
 class Survey:
-    """place: a number for each node, a source's smaller than its users'.  reach: what is known of each."""
+    """place: a number for each node, a source's smaller than its users'.  reach: what is known of those asked for."""
 
     def __init__(self, root: UOp) -> None:
-        self.place: dict[UOp, int] = {}
+        self.place = {u: k for k, u in enumerate(toposort(root))}
         self.reach: dict[UOp, Reach] = {}
         self.outlines: dict[UOp, Outline] = {}
-        self.learn(root)
 
-    def learn(self, root: UOp) -> None:
-        """Find out about the nodes of ``root`` that are new."""
+    def enter(self, root: UOp) -> None:
+        """Number the nodes of ``root`` that are new."""
         for u in newer(root, self.place, len(self.place)):
             self.place[u] = len(self.place)
-            self.reach[u] = self._found(u)
+
+    def of(self, u: UOp) -> Reach:
+        """What is known of a value."""
+        if u not in self.reach:
+            for v in ordered(u, lambda v: v.op not in LEAVES and v not in self.reach):
+                if v not in self.reach:
+                    self.reach[v] = self._found(v)
+        return self.reach[u]
 
     def may_use(self, u: UOp) -> bool:
         """Whether a reduction over one axis may use others over as long an axis, the same for all of it."""
-        return bool(self.reach[u.src[0]].free[u.arg.axes[0]] & kind(u))
+        return bool(self.of(u.src[0]).free[u.arg.axes[0]] & kind(u))
 
     def repeats(self, u: UOp) -> bool:
         """Whether a reduction over one axis may use others again and again, the same for all places of another axis."""
-        axes = zip(u.src[0].shape, self.reach[u.src[0]].free)
+        axes = zip(u.src[0].shape, self.of(u.src[0]).free)
         return any(bits for k, (n, bits) in enumerate(axes) if n > 1 and k != u.arg.axes[0])
 
     def needs(self, values: Collection[UOp], others: Collection[UOp], without: Collection[UOp] = ()) -> bool:
@@ -167,8 +173,6 @@ class Survey:
 
     def _found(self, u: UOp) -> Reach:
         """What is known of a node, from its sources."""
-        if u.op is Ops.SINK:
-            return Reach(0, (), 0)
         if u.op in LEAVES or u.op is Ops.IOTA:
             bits = kind(u) if u.op is Ops.REDUCE else 0
             return Reach(bits, tuple(bits if n == 1 else 0 for n in u.shape), _wide(u.shape))
@@ -195,7 +199,7 @@ class _Ends:
         self.along: dict[Moves, tuple[int, ...] | None] = {(): reduce.arg.axes}
 
     def __call__(self, u: UOp, moves: Moves) -> bool | None:
-        reach = self.survey.reach[u]
+        reach = self.survey.of(u)
         axes = self.axes(moves) if u.shape else ()
         if axes is None:
             return None

@@ -11,7 +11,7 @@ from uopc.cascade.frame import Frame
 from uopc.cascade.samples import BLOCKS, ROWS, Array, Samples, differ, evaluate, reduce_samples, start
 from uopc.ops import Ops, ParamArg
 from uopc.rangeify.context import Idx
-from uopc.uop import UOp, toposort
+from uopc.uop import UOp
 
 _COMBINE = {
     Ops.ADD: np.add, Ops.MAX: np.maximum, Ops.MIN: np.minimum, Ops.MUL: np.multiply, Ops.AND: np.bitwise_and,
@@ -19,8 +19,6 @@ _COMBINE = {
 }  # fmt: skip
 ALL = slice(None)
 ONE = slice(0, 1)
-MAX_TRIED = 512
-_tried: dict[tuple[UOp, ...], bool] = {}
 
 
 class Trial:
@@ -44,14 +42,6 @@ class Trial:
 
     def at_result(self, p: Piece) -> Idx:
         return (*self.at(p)[: p.axis], *self.at(p)[p.axis + 1 :])
-
-    def key(self) -> tuple[UOp, ...]:
-        """Equal trials have equal keys, whichever memory they read."""
-        some = [c for c in self.corrections if c is not None]
-        exprs = [self.frame.along, *self.originals, *self.bodies, *some, *self.finals]
-        buffers = [u for u in toposort(exprs) if u.op is Ops.BUFFER]
-        slots = {u: UOp(Ops.BUFFER, (), u.arg._replace(slot=k)) for k, u in enumerate(buffers)}
-        return tuple(UOp.wrap(exprs, buffers, slots.__getitem__))
 
     def fails(self, samples: Samples) -> bool:
         """Whether samples tell the final values of the cascade from those of the reductions."""
@@ -86,10 +76,5 @@ class Trial:
 def holds(frame: Frame, pieces: Mapping[UOp, Piece]) -> bool:
     """Whether samples cannot tell the derived reduction of a frame's last member from the original."""
     trial = Trial(frame, pieces)
-    key = trial.key()
-    if key not in _tried:
-        if len(_tried) >= MAX_TRIED:
-            _tried.clear()
-        with np.errstate(all="ignore"):
-            _tried[key] = not trial.fails(Samples(frame.along))
-    return _tried[key]
+    with np.errstate(all="ignore"):
+        return not trial.fails(Samples(frame.along))
