@@ -73,37 +73,44 @@ def overwrites(list order, list shared):
 
     order: a graph, sources before users.  shared: (loads, stores) of each memory that has both.
     """
-    cdef dict behind = {}  # the STOREs that each node comes after, a bit for each
+    cdef PtrMap behind           # node -> the STOREs that it comes after, a bit for each
     cdef dict bits = {}
-    cdef list out = [], spans
+    cdef list out = [], keep = [], spans
     cdef UOp u
-    cdef object seen, found
+    cdef PyObject* found
+    cdef object seen
     cdef Span at
     cdef Py_ssize_t i
     for _, stores in shared:
         for u in stores:
             bits[u] = 1 << len(bits)
-    for u in order:
-        seen = bits.get(u)
-        for i in range(PyTuple_GET_SIZE(u.src)):
-            found = behind.get(<object>PyTuple_GET_ITEM(u.src, i))
-            if found is not None and found is not seen:
-                seen = found if seen is None else seen | found
-        if seen is not None:
-            behind[u] = seen
-    for loads, stores in shared:
-        spans = [span(<UOp>(<UOp>u).src[0]) for u in stores]
-        every = 0
-        for u in stores:
-            every |= bits[u]
-        for u in loads:
-            missing = every & ~behind.get(u, 0)
-            if not missing:
-                continue
-            at = span(<UOp>u.src[0])
-            for i in range(len(spans)):
-                if not apart(at, <Span>spans[i]) and missing & bits[stores[i]]:
-                    out.append((u, stores[i]))
+    ptrmap_init(&behind, len(order))
+    try:
+        for u in order:
+            seen = bits.get(u) if u.code == C_STORE else None
+            for i in range(PyTuple_GET_SIZE(u.src)):
+                found = ptrmap_get(&behind, PyTuple_GET_ITEM(u.src, i))
+                if found != NULL and found != <PyObject*>seen:
+                    seen = <object>found if seen is None else seen | <object>found
+            if seen is not None:
+                keep.append(seen)
+                ptrmap_set(&behind, <PyObject*>u, <PyObject*>seen)
+        for loads, stores in shared:
+            spans = [span(<UOp>(<UOp>u).src[0]) for u in stores]
+            every = 0
+            for u in stores:
+                every |= bits[u]
+            for u in loads:
+                found = ptrmap_get(&behind, <PyObject*>u)
+                missing = every if found == NULL else every & ~<object>found
+                if not missing:
+                    continue
+                at = span(<UOp>u.src[0])
+                for i in range(len(spans)):
+                    if not apart(at, <Span>spans[i]) and missing & bits[stores[i]]:
+                        out.append((u, stores[i]))
+    finally:
+        ptrmap_free(&behind)
     return out
 
 
