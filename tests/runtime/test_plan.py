@@ -191,3 +191,35 @@ def test_interrupt_between_kernels():
     count[:] = 0
     short.run([count])
     assert count[0] == 1
+
+
+HOW_CALLERS_ROUND = """
+import ctypes, hashlib, uopc
+source = "unsigned get(void) { return __builtin_ia32_stmxcsr(); } void set(unsigned v) { __builtin_ia32_ldmxcsr(v); }"
+library = compile_source(source)
+get = ctypes.CFUNCTYPE(ctypes.c_uint)(library.address("get"))
+put = ctypes.CFUNCTYPE(None, ctypes.c_uint)(library.address("set"))
+before, control = get(), int(sys.argv[1])
+x = uopc.Tensor(np.linspace(-3, 3, 999, dtype="f"))
+values = [x.softmax(-1), x.tanh(), x.sin(), x.exp(), (x + 4).log2(), x.sigmoid()]
+small = uopc.Tensor(np.array([1e-40, -3e-39], "f"))
+halves = small * 0.5
+put(control)
+try:
+    for value in values: value.realize()
+    halves.realize()
+    assert (get() ^ control) & ~0x3f == 0
+finally: put(before)
+assert (halves.numpy() == small.numpy() / 2).all()
+print(hashlib.sha1(b"".join(value.numpy().tobytes() for value in values)).hexdigest())
+"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the control word of x86")
+def test_how_a_caller_rounds_changes_no_kernel(python):
+    """A plan is made once, and kept for other processes: its constants are those of a thread that rounds to nearest.
+
+    The caller's own way, denormals that it flushes included, is in force again afterwards.
+    """
+    ways = [0x1F80, 0x1F80 | 0x4000 | 0x8040, 0x1F80 | 0x6000]
+    assert len({python(HOW_CALLERS_ROUND, way, UOPC_CACHE="0") for way in ways}) == 1

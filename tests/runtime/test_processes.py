@@ -65,6 +65,36 @@ thread.join()
     )
 
 
+@pytest.mark.parametrize("module", ["uopc.runtime.records", "uopc.kernelize", "uopc.render_c"])
+def test_fork_while_another_thread_imports(python, module):
+    """Modules are imported when first used; the child must not wait for a lock that nobody in it will release."""
+    python(
+        IN_CHILD
+        + """
+import signal, uopc
+
+reached = threading.Event()
+def slow(event, arguments):
+    if event == "import" and arguments[0] == sys.argv[1] and not reached.is_set():
+        reached.set()
+        time.sleep(0.3)
+sys.addaudithook(slow)
+def work():
+    import uopc.runtime.plan
+    assert ((uopc.Tensor(x) @ uopc.Tensor(y)).numpy() == (x * y).sum()).all()
+def in_child_in_time():
+    signal.alarm(60)
+    work()
+thread = threading.Thread(target=work); thread.start()
+assert reached.wait(60)
+in_child(in_child_in_time)
+thread.join()
+""",
+        module,
+        UOPC_VERIFY=None,
+    )
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_multiprocessing(tmp_path, python, method):
     script = tmp_path / "work.py"

@@ -20,6 +20,12 @@ Address: TypeAlias = int
 Argument: TypeAlias = int | tuple[int, int]  # a slot, or (slot, byte offset)
 
 @final
+class DefaultFloats:
+    """This thread rounds to nearest and keeps denormals inside."""
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
+
 class Library:
     """A shared object, loaded while this object lives; opened: its name for the loader, if that is another."""
 

@@ -6,6 +6,9 @@ NumPy are imported when first used.
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from uopc._hot.runtime import (
@@ -107,5 +110,21 @@ def _set_memory_bounds() -> None:
         set_memory_limit(limit)
 
 
+def _await_imports() -> None:
+    """Before a fork: modules are imported when first used, and the lock of one that another thread is importing would
+    never be released in the child.
+    """
+    patience = time.monotonic() + 10.0  # no import takes as long, unless this thread is the one that imports
+    while _is_importing() and time.monotonic() < patience:
+        time.sleep(0.001)
+
+
+def _is_importing() -> bool:
+    """Whether a module of ours is being imported."""
+    ours = [module for name, module in list(sys.modules.items()) if name.startswith("uopc.")]
+    return any(getattr(getattr(module, "__spec__", None), "_initializing", False) for module in ours)
+
+
+os.register_at_fork(before=_await_imports)
 set_num_threads(None)
 _set_memory_bounds()

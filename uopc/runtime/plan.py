@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from uopc._hot.runtime import Library, Memory, NativePlan, get_num_threads
+from uopc._hot.runtime import DefaultFloats, Library, Memory, NativePlan, get_num_threads
 from uopc.dtype import DType, by_name
 from uopc.ops import Level, Ops, ParamArg
 from uopc.options import Options, current, environment
@@ -193,6 +193,16 @@ def executable(graph: UOp, options: Options) -> Executable:
     if found is not None:
         _executables.move_to_end(key)
         return found
+    with DefaultFloats():  # the constants of kernels that others will load must not depend on how this thread rounds
+        found = _made(graph, options)
+    _executables[key] = found
+    if len(_executables) > MAX_PLANS:
+        _executables.popitem(last=False)
+    return found
+
+
+def _made(graph: UOp, options: Options) -> Executable:
+    """From disk, or by all passes and the compiler."""
     env = environment()
     # what prints or checks the stages needs them
     name = None if env.debug or env.verify or env.dump else record_key(graph, options, toolchain())
@@ -209,9 +219,6 @@ def executable(graph: UOp, options: Options) -> Executable:
                 for kernel, tuning in tunings.items():
                     print(f"{kernel.name:24s} {tuning}")
         found = compile_plan(plan, name)
-    _executables[key] = found
-    if len(_executables) > MAX_PLANS:
-        _executables.popitem(last=False)
     return found
 
 

@@ -23,6 +23,15 @@ cdef extern from "Python.h":
     PyObject **PySequence_Fast_ITEMS(object fast)
 
 
+cdef extern from "<fenv.h>" nogil:
+    ctypedef struct fenv_t:
+        pass
+
+    const fenv_t *FE_DFL_ENV
+    int fegetenv(fenv_t *environment)
+    int fesetenv(const fenv_t *environment)
+
+
 cdef extern from "uopc_runtime.h" nogil:
     ctypedef void (*uopc_range_fn)(void *const *args, long lo, long hi)
 
@@ -189,6 +198,20 @@ def shutdown():
     """Wait for the parallel region that is running, and join the workers.  set_num_threads starts them again."""
     with nogil:
         uopc_pool_shutdown()
+
+
+@cython.final
+cdef class DefaultFloats:
+    """`with DefaultFloats():` this thread rounds to nearest and keeps denormals inside, whatever it does outside."""
+
+    cdef fenv_t before
+
+    def __enter__(self):
+        fegetenv(&self.before)
+        fesetenv(FE_DFL_ENV)
+
+    def __exit__(self, *error):
+        fesetenv(&self.before)
 
 
 # ------------------------------------------------------------------------------------------------------- libraries --
