@@ -195,6 +195,19 @@ def test_bfloat16():
     np.testing.assert_array_equal(out.numpy(), (tensor * 2).numpy())
 
 
+def test_shapes_in_name_only_are_shapes():
+    assert (uopc.ShapeDtype(3).shape, uopc.ShapeDtype([2, 0]).shape) == ((3,), (2, 0))
+    for shape, error in (
+        (-1, ValueError),
+        ((2, -3), ValueError),
+        (None, TypeError),
+        (1.5, TypeError),
+        ("ab", TypeError),
+    ):
+        with pytest.raises(error, match=r"a size is an int|negative size"):
+            uopc.ShapeDtype(shape)
+
+
 def test_zero_sizes_and_constants():
     assert jit(lambda x: x + 1)(np.empty((0, 3), "f")).shape == (0, 3)
     assert jit(lambda x: x.sum())(np.empty(0, "f")) == 0

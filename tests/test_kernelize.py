@@ -232,3 +232,10 @@ def test_a_constant_that_is_a_result_is_written_down_for_itself_alone():
         assert (buffer.dtype, buffer.shape) == (dtype, ())
         assert Tensor(buffer).item() == value
         assert Tensor(UOp.const(value, dtype)).contiguous().item() == value
+
+
+@pytest.mark.parametrize("roots", [None, 3, "a", Tensor(1.0), [Tensor(1.0)], [None], UOp.const(1.0)], ids=repr)
+def test_roots_are_a_list_of_graphs(roots):
+    for name, call in (("make_plan", make_plan), ("realize", realize)):
+        with pytest.raises(TypeError, match=f"{name} takes a list of tensor graphs, such as"):
+            call(roots)

@@ -399,3 +399,14 @@ def test_clang_takes_the_same_source(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     source = render_c(sink(buffer(0, 1).index(0).store(total)), "k")
     command = ["clang", "-O1", "-march=native", "-std=gnu11", "-Werror", "-Wno-psabi", "-c", "-x", "c", "-", "-o"]
     subprocess.run([*command, str(tmp_path / "k.o")], input=source, text=True, check=True)
+
+
+def test_what_is_no_program_is_refused() -> None:
+    i, out = range_(4, 0), buffer(0, 4)
+    program = sink(out.index(i).store(1.0).end(i))
+    for wrong in (None, "x", out, program.src[0]):
+        with pytest.raises(TypeError, match="render_c takes a SINK of statements, or a LINEAR list, not"):
+            render_c(wrong, "k")
+    for name in (None, 3, "", "1k", "a b", "\u00e4"):
+        with pytest.raises(ValueError, match="cannot be the name of a C function"):
+            render_c(program, name)

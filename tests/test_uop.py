@@ -38,6 +38,30 @@ def load(dtype: dtypes = I32, slot: int = 1) -> UOp:
     return UOp(Ops.BUFFER, (), ParamArg(slot, dtype, (64,))).index(0).load()
 
 
+# ---- wrong parts ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: UOp(51, (i, j)), "51 is not one of Ops"),
+        (lambda: i.alu(-1, j), "-1 is not one of Ops"),
+        (lambda: i.alu(10**6, j), "1000000 is not one of Ops"),
+        (lambda: UOp(Ops.ADD, 5), r"sources of Ops.ADD are UOps in a tuple or list, not 5"),
+        (lambda: UOp(Ops.BUFFER, (), 3), r"Ops.BUFFER is told by ParamArg, not by 3"),
+        (lambda: UOp(Ops.REDUCE, (A,), Ops.ADD), r"Ops.REDUCE is told by ReduceArg, not by Ops.ADD"),
+        (lambda: UOp(Ops.VIEW, (A,), (1, 2)), r"Ops.VIEW is told by ViewArg, not by \(1, 2\)"),
+        (lambda: UOp(Ops.CAT, (A, A), None), r"Ops.CAT is told by int, not by None"),
+        (lambda: UOp(Ops.IOTA, (), "a", I32), r"Ops.IOTA is told by int, not by 'a'"),
+        (lambda: UOp(Ops.BUFFER, (), ParamArg(0, F, (4,))).index(0.5), r"an index is an int or a UOp, not 0\.5"),
+        (lambda: range_(2.5, 0), r"the end of a range is an int or a UOp, not 2\.5"),
+    ],
+)
+def test_wrong_parts_are_refused(call, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
 # ---- sizes ------------------------------------------------------------------------------------
 
 

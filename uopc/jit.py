@@ -23,6 +23,7 @@ from uopc.runtime.state import Unwatchable, Walk, foreign_random_state
 from uopc.runtime.storage import new_buffer, placeholder
 from uopc.tensor import Tensor, interop
 from uopc.tensor.random import next_key
+from uopc.tensor.shapes import sizes
 from uopc.uop import UOp
 
 # Signatures kept for each function; the one used longest ago goes first.
@@ -34,10 +35,13 @@ set_tensor_type(Tensor)
 
 
 class ShapeDtype:
-    """An array in name only, for ``precompile``: a shape and a dtype (float32 if not given), no memory."""
+    """An array in name only, for ``precompile``: a shape and a dtype (float32 if not given), no memory.
+
+    TypeError for sizes that are no ints, ValueError for negative ones.
+    """
 
     def __init__(self, shape: int | tuple[int, ...], dtype: Any = None) -> None:
-        self.shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        self.shape = sizes((shape,))
         self.dtype = dtypes.float32 if dtype is None else to_dtype(dtype)
 
     def __repr__(self) -> str:

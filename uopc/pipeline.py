@@ -399,7 +399,15 @@ def make_plan(roots: list[UOp], **fields: Any) -> Plan:
     fields: ``fuse_reduce``, ``opt`` and the other fields of ``Options``; where not given, those in force.
     """
     options = replace(current(Options()), **fields)
+    roots = graphs(roots, "make_plan")
     return plan_for(sink(*(r if r.op is Ops.STAGE else UOp(Ops.STAGE, (r,), Level.KERNEL) for r in roots)), options)
+
+
+def graphs(roots: Any, name: str) -> list[UOp]:
+    """``roots``; TypeError, naming the function that was given them, for what is no list of tensor graphs."""
+    if not isinstance(roots, (list, tuple)) or not all(isinstance(r, UOp) and r.op is not Ops.SINK for r in roots):
+        raise TypeError(f"{name} takes a list of tensor graphs, such as [tensor.uop], not {roots!r}")
+    return list(roots)
 
 
 def prepared(root: UOp, options: Options) -> UOp:

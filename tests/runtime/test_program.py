@@ -58,8 +58,10 @@ def test_refusals(program, arrays):
         program(out, x, y.astype(object))
     with pytest.raises(ValueError, match="axpy takes 3 arrays; 2 were given"):
         program(out, x)
-    for wrong in (None, [1.0, 2.0], "text"):
-        with pytest.raises(TypeError):
+    for wrong in (None, [1.0, 2.0], "text", 1, 0, -1, 2**70, True, 1.5):
+        with pytest.raises(
+            TypeError, match=f"slot 1 takes an array or a buffer of numbers, not {type(wrong).__name__}"
+        ):
             program(out, wrong, y)
     assert (out == 0).all()
 
@@ -92,3 +94,6 @@ def test_rendered_kernels_refuse_arrays_of_another_dtype_or_too_few_elements() -
         double(result, good.astype(np.float64))
     with pytest.raises(ValueError, match=r"slot 0 has shape \(4, 5\), 20 elements"):
         double(np.empty(19, np.float32), good)
+    double(bytearray(80), good.tobytes())
+    with pytest.raises(ValueError, match=r"slot 1 has shape \(4, 5\), 80 bytes; the buffer has 79"):
+        double(result, bytes(79))

@@ -39,7 +39,9 @@ def render_c(root: UOp, name: str) -> str:
     ValueError for a program that cannot be put in order, in which something stands outside the THREAD range that it
     has, or whose ALLOCs do not fit a thread's stack.
     """
-    if not name.isidentifier() or not name.isascii():
+    if not isinstance(root, UOp) or root.op not in (Ops.SINK, Ops.LINEAR):
+        raise TypeError(f"render_c takes a SINK of statements, or a LINEAR list, not {root!r}")
+    if not isinstance(name, str) or not name.isidentifier() or not name.isascii():
         raise ValueError(f"{name!r} cannot be the name of a C function")
     parameters: list[UOp] = []
     if root.op is Ops.SINK:

@@ -236,6 +236,8 @@ def realize(roots: list[UOp], options: Options | None = None) -> list[UOp]:
     MemoryError, before anything is half done, where memory for results or temporaries cannot be had; CompilerNotFound
     and CompileError where a kernel is new and cannot be compiled.
     """
+    if not isinstance(roots, (list, tuple)) or not all(isinstance(r, UOp) for r in roots):
+        raise TypeError(f"realize takes a list of tensor graphs, such as [tensor.uop], not {roots!r}")
     todo = list(dict.fromkeys(r for r in roots if r.realized is None))
     if todo:
         debug = environment().debug

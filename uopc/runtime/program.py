@@ -27,6 +27,8 @@ class Program:
     def __init__(
         self, source: str, name: str, *, outputs: Iterable[int] = (0,), flags: Sequence[str] | None = None
     ) -> None:
+        if not isinstance(source, str) or not isinstance(name, str):
+            raise TypeError(f"Program takes C as a str, and the name of its kernel, not {source!r:.80} and {name!r}")
         self.source = source
         self.name = name
         self.outputs = frozenset(outputs)
@@ -39,6 +41,7 @@ class Program:
     def _check(self, slot: int, array: Any) -> None:
         """What the buffer protocol does not refuse, or refuses without saying which array it was."""
         if not isinstance(array, (np.ndarray, np.generic)):
+            self._check_buffer(slot, array)
             return
         if array.dtype.hasobject:
             raise TypeError(f"{self.name}: slot {slot} is an array of objects; arrays of numbers are accepted")
@@ -56,6 +59,19 @@ class Program:
                 )
         if slot in self.outputs and not array.flags.writeable:
             raise ValueError(f"{self.name}: slot {slot} is an output, and its array is read-only")
+
+    def _check_buffer(self, slot: int, buffer: Any) -> None:
+        """The size of an object that exports a buffer.  A plan would take an int for an address."""
+        try:
+            nbytes = memoryview(buffer).nbytes
+        except TypeError:
+            what = type(buffer).__name__
+            raise TypeError(f"{self.name}: slot {slot} takes an array or a buffer of numbers, not {what}") from None
+        if slot in self._buffers:
+            dtype, shape = self._buffers[slot]
+            needed = dtype.itemsize * math.prod(shape)
+            if nbytes < needed:
+                raise ValueError(f"{self.name}: slot {slot} has shape {shape}, {needed} bytes; the buffer has {nbytes}")
 
     def _plan(self, arrays: Sequence[Any]) -> NativePlan:
         """The plan for these arrays, which are checked."""

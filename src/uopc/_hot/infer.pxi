@@ -82,6 +82,14 @@ cdef DInfo dot(int code, tuple src):
     return total if total.count >= words.count else widened(total, words.count)
 
 
+cdef object told(int code, object arg):
+    """``arg``, whose parts are about to be read; TypeError where it is not of the type that the op table says."""
+    if isinstance(arg, ARGUMENT[code]):
+        return arg
+    types = ARGUMENT[code] if isinstance(ARGUMENT[code], tuple) else (ARGUMENT[code],)
+    raise TypeError(f"{OPS[code]!r} is told by {' or '.join([t.__name__ for t in types])}, not by {arg!r}")
+
+
 cdef inline bint is_id(object value) except -1:
     return isinstance(value, int) and -(1 << 62) < value < 1 << 62
 
@@ -108,7 +116,7 @@ cdef DInfo infer(int code, tuple src, object arg, object dtype):
             raise TypeError(f"{OPS[code]!r} is told by a RangeArg with an integer id, not by {arg!r}")
         return INDEX_INFO
     if rule == R_ARG:
-        return info_of(arg.dtype)
+        return info_of(told(code, arg).dtype)
     if rule == R_SELECT:
         if (<UOp>src[0]).info.kind != K_BOOL:
             raise TypeError(f"{OPS[code]!r} chooses by a bool, not by {(<UOp>src[0]).dtype!r}")
@@ -235,20 +243,20 @@ cdef object structure_shape(int code, tuple src, object arg):
         s = <UOp>src[0]
         if type(s.shape_) is not tuple or not isinstance(arg, tuple):
             raise TypeError(f"{OPS[code]!r} moves a tensor by a tuple, not {s!r} by {arg!r}")
-        return movement_shape(code, s.shape_, arg)
+        return movement_shape(code, s.shape_, told(code, arg))
     if code == C_BUFFER or code == C_ALLOC:
         return addressable(arg.shape)
     if code == C_STATE or code == C_COMPONENT:
         return arg.shape
     if code == C_REDUCE:
         s = <UOp>src[0]
-        if not arg.axes:
+        if not told(code, arg).axes:
             return s.shape_
         if any([not 0 <= a < len(s.shape_) for a in arg.axes]) or len(set(arg.axes)) != len(arg.axes):
             raise ValueError(f"cannot reduce axes {arg.axes} of shape {s.shape_}")
         return tuple([n for i, n in enumerate(s.shape_) if i not in arg.axes])
     if code == C_IOTA:
-        return addressable((arg,))
+        return addressable((told(code, arg),))
     if code == C_STACK:
         s = <UOp>src[0]
         for x in src:
@@ -257,7 +265,7 @@ cdef object structure_shape(int code, tuple src, object arg):
         return addressable((len(src), *s.shape_))
     if code == C_CAT:
         s = <UOp>src[0]
-        i = arg
+        i = told(code, arg)
         if not 0 <= i < len(s.shape_):
             raise ValueError(f"no axis {i} in shape {s.shape_} to join along")
         n = 0

@@ -8,6 +8,7 @@ graph.
 """
 cimport cython
 from cpython.object cimport PyObject, PyObject_Hash, PyTypeObject
+from cpython.number cimport PyNumber_Index
 from cpython.ref cimport Py_INCREF
 from cpython.list cimport PyList_GET_ITEM
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_New, PyTuple_SET_ITEM
@@ -57,6 +58,7 @@ cdef bint IS_MOVEMENT[MAX_OPS]
 cdef bint INT_ONLY[MAX_OPS]
 cdef bint FLOAT_ONLY[MAX_OPS]
 cdef list OPS = list(Ops)
+cdef list ARGUMENT = [object] * MAX_OPS  # the types of an op's argument
 cdef tuple EMPTY = ()
 
 cdef int _op
@@ -69,6 +71,7 @@ for _row_op, _row in TABLE.items():
     IS_MOVEMENT[_op] = _row.kind is Kind.MOVEMENT
     INT_ONLY[_op] = bool(_row.flags & Flags.INT_ONLY)
     FLOAT_ONLY[_op] = bool(_row.flags & Flags.FLOAT_ONLY)
+    ARGUMENT[_op] = type(None) if _row.arg is None else _row.arg
 
 cdef int C_CONST = Ops.CONST, C_RANGE = Ops.RANGE, C_END = Ops.END, C_REDUCE = Ops.REDUCE, C_SINK = Ops.SINK
 cdef int C_LINEAR = Ops.LINEAR
@@ -149,6 +152,14 @@ cdef UOp const_index(object value):
     cdef int overflow = 0
     cdef int64_t v = PyLong_AsLongLongAndOverflow(value, &overflow)
     return intern(C_CONST, INDEX_INFO, EMPTY, value) if overflow else const_int(v, INDEX_INFO)
+
+
+cdef object whole(object value, str what):
+    """``value`` as an int; TypeError, naming ``what`` it was meant for, where it is not one."""
+    try:
+        return PyNumber_Index(value)
+    except TypeError:
+        raise TypeError(f"{what} is an int or a UOp, not {value!r}") from None
 
 
 cdef UOp const_of(object value, DInfo info):
@@ -322,7 +333,7 @@ cdef class UOp:
             for i, n in zip(idx, self.shape):
                 flat = i if flat is None else flat * n + i
         if type(flat) is not UOp:
-            flat = const_index(int(flat))
+            flat = const_index(whole(flat, "an index"))
         return make(C_INDEX, (self, flat), None, None)
 
     def load(self, gate=None):
@@ -354,6 +365,8 @@ cdef class UOp:
 
     def alu(self, op, *others):
         """``op`` of this and ``others``; Python numbers among them become constants of this type."""
+        if type(op) is not Ops:
+            raise TypeError(f"{op!r} is not one of Ops")
         return make(op, (self, *[operand(o, self) for o in others]), None, None)
 
     def recip(self):
@@ -423,7 +436,11 @@ cdef PyObject* uop_new(PyTypeObject* t, PyObject* args, PyObject* kwargs) except
 
 
 def new_from_call(op, src=(), arg=None, dtype=None):
-    return make(op if type(op) is Ops else Ops(op), tuple(src), arg, dtype)
+    if type(op) is not Ops:
+        raise TypeError(f"{op!r} is not one of Ops")
+    if type(src) is not tuple and not hasattr(src, "__iter__"):
+        raise TypeError(f"the sources of {op!r} are UOps in a tuple or list, not {src!r}")
+    return make(op, tuple(src), arg, dtype)
 
 
 def from_rows(rows):
@@ -540,7 +557,7 @@ def live_nodes():
 
 def range_(end, id, axis_type=AxisType.LOOP):
     """A loop counter from 0 to ``end`` (an int, or an index of outer ranges); ``id`` tells it from others."""
-    cdef UOp e = <UOp>end if type(end) is UOp else const_index(int(end))
+    cdef UOp e = <UOp>end if type(end) is UOp else const_index(whole(end, "the end of a range"))
     cdef tuple src = (e,)
     arg = PyTuple_Type.tp_new(<PyTypeObject*>RangeArg, ((id, axis_type),), NULL)
     return intern(C_RANGE, infer(C_RANGE, src, arg, None), src, arg)
