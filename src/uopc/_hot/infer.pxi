@@ -222,8 +222,10 @@ cdef object infer_shape(int code, tuple src, object arg):
     if IS_ALU[code]:
         best = EMPTY
         for i in range(PyTuple_GET_SIZE(src)):
+            if (<UOp>PyTuple_GET_ITEM(src, i)).shape_ is best:
+                continue
             s = <UOp>PyTuple_GET_ITEM(src, i)
-            if s.shape_ is best or s.shape_ is EMPTY or s.shape_ == EMPTY:
+            if s.shape_ is EMPTY or s.shape_ == EMPTY:
                 continue
             if best is EMPTY:
                 best = s.shape_
@@ -346,13 +348,22 @@ cdef tuple union_of(tuple a, tuple b):
 
 
 cdef tuple union_of_many(tuple src):
-    """The same through a dict: a SINK may have thousands of sources with a range each."""
-    cdef dict union = {}
-    cdef tuple last = EMPTY
-    for s in src:
-        ranges = open_ranges(<UOp>s)
-        if ranges is not last:
-            last = <tuple>ranges
-            for r in last:
-                union[r] = None
+    """The same through a map: a SINK may have thousands of sources with a range each."""
+    cdef PtrMap seen
+    cdef list union = []
+    cdef tuple ranges, last = EMPTY
+    cdef Py_ssize_t i
+    ptrmap_init(&seen, PyTuple_GET_SIZE(src))
+    try:
+        for s in src:
+            ranges = open_ranges(<UOp>s)
+            if ranges is last:
+                continue
+            last = ranges
+            for i in range(PyTuple_GET_SIZE(ranges)):
+                if ptrmap_get(&seen, PyTuple_GET_ITEM(ranges, i)) == NULL:
+                    ptrmap_set(&seen, PyTuple_GET_ITEM(ranges, i), <PyObject*>EMPTY)
+                    union.append(<object>PyTuple_GET_ITEM(ranges, i))
+    finally:
+        ptrmap_free(&seen)
     return tuple(union)

@@ -41,6 +41,7 @@ cdef class PatternMatcher:
 
     cdef int compile(self, list variants) except -1
     cdef int fill(self, Node* node, object pattern, dict slots, int first) except -1
+    cdef bint plausible(self, Node* node, UOp u) noexcept
     cdef int match(self, int k, UOp u, PyObject** captured) except -1
     cdef UOp apply(self, UOp u, object ctx, int* used)
     cdef object name_of(self, int k)

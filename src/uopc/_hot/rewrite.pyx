@@ -366,23 +366,30 @@ cdef class PatternMatcher:
         node.bare = node.slot >= 0 and node.count < 0 and node.arg == NULL and node.dtype == NULL
         return 0
 
+    cdef inline bint plausible(self, Node* node, UOp u) noexcept:
+        """Whether the sources of ``u`` are as many, and of such ops, as ``node`` wants: at this most rules fail."""
+        cdef Py_ssize_t i, n
+        if node.count < 0:
+            return True
+        n = PyTuple_GET_SIZE(u.src)
+        if n < node.count or (n > node.count and not node.more):
+            return False
+        for i in range(node.count):
+            if not accepts(&self.nodes[node.first + i], (<UOp>PyTuple_GET_ITEM(u.src, i)).code):
+                return False
+        return True
+
     cdef int match(self, int k, UOp u, PyObject** captured) except -1:
-        """1 if node ``k``, whose op is known to match, matches ``u``, else 0.  As deep as patterns are written."""
+        """1 if node ``k``, which is plausible, matches ``u``, else 0.  As deep as patterns are written."""
         cdef Node* node = &self.nodes[k]
         cdef Node* below
-        cdef Py_ssize_t i, n
+        cdef UOp s
+        cdef Py_ssize_t i
         if node.slot >= 0:
             if captured[node.slot] == NULL:
                 captured[node.slot] = <PyObject*>u
             elif captured[node.slot] != <PyObject*>u:
                 return 0
-        if node.count >= 0:
-            n = PyTuple_GET_SIZE(u.src)
-            if n < node.count or (n > node.count and not node.more):
-                return 0
-            for i in range(node.count):  # most rules fail at the op of a source: look at these first
-                if not accepts(&self.nodes[node.first + i], (<UOp>PyTuple_GET_ITEM(u.src, i)).code):
-                    return 0
         if node.arg != NULL:
             if node.test:
                 if not (<object>node.arg)(u.arg):
@@ -396,8 +403,10 @@ cdef class PatternMatcher:
                     captured[below.slot] = PyTuple_GET_ITEM(u.src, i)
                 elif captured[below.slot] != PyTuple_GET_ITEM(u.src, i):
                     return 0
-            elif not self.match(node.first + i, <UOp>PyTuple_GET_ITEM(u.src, i), captured):
-                return 0
+            else:
+                s = <UOp>PyTuple_GET_ITEM(u.src, i)
+                if not self.plausible(below, s) or not self.match(node.first + i, s, captured):
+                    return 0
         return node.dtype == NULL or (<DtypeTest>node.dtype).holds(u.info.dtype)
 
     cdef UOp apply(self, UOp u, object ctx, int* used):
@@ -408,7 +417,10 @@ cdef class PatternMatcher:
         cdef int at, i
         for at in range(self.start[u.code], self.start[u.code + 1]):
             rule = &self.table[self.by_op[at]]
-            memset(captured, 0, rule.captures * sizeof(PyObject*))
+            if not self.plausible(&self.nodes[rule.root], u):
+                continue
+            for i in range(rule.captures):
+                captured[i] = NULL
             if not self.match(rule.root, u, captured):
                 continue
             for i in range(rule.params):

@@ -37,7 +37,7 @@ cdef uint64_t hash_arg(object arg) except? 0:
         d = arg
         memcpy(&bits, &d, sizeof(double))
         return bits
-    if type(arg) is RangeArg:
+    if type(arg) is RANGE_ARG:
         return mix(PyLong_AsLong(<object>PyTuple_GET_ITEM(arg, 0)), PyLong_AsLong(<object>PyTuple_GET_ITEM(arg, 1)))
     if type(arg) is tuple and len(arg) > 0 and type((<tuple>arg)[0]) is float:
         bits = 0
@@ -59,16 +59,13 @@ cdef bint same_arg(object a, object b) except -1:
     return a == b
 
 
-cdef int reserve(uint64_t count) except -1:
-    """Have room in the table for ``count`` nodes more."""
+cdef int grow() except -1:
     global table, table_mask
     cdef uint64_t old_cap = table_mask + 1 if table != NULL else 0
     cdef uint64_t cap = old_cap * 2 if old_cap else 4096
     cdef Entry* old = table
     cdef Entry* fresh
     cdef uint64_t i
-    if old_cap >= (table_used + count) * 2:
-        return 0
     fresh = <Entry*>calloc(cap, sizeof(Entry))
     if fresh == NULL:
         raise MemoryError()
@@ -166,7 +163,8 @@ cdef int enter(UOp u) except -1:
     """Make ``u``, which is new, the node that is found."""
     global living, version
     cdef UOp first = None
-    reserve(MOST_LISTED + 1)
+    if (table_used + MOST_LISTED + 1) * 2 > table_mask:  # as many may be moved there
+        grow()
     if PyTuple_GET_SIZE(u.src) > 0:
         first = <UOp>PyTuple_GET_ITEM(u.src, 0)
         if first.users_listed == MOST_LISTED:
@@ -239,11 +237,11 @@ cdef UOp intern(int code, DInfo info, tuple src, object arg):
     # tuples of nodes are in no cycle: the garbage collector need not walk them, however large the graph
     PyObject_GC_UnTrack(src)
     PyObject_GC_UnTrack(u.ranges_)
-    if type(arg) is RangeArg:
+    if type(arg) is RANGE_ARG:
         PyObject_GC_UnTrack(arg)
     u.h = h
     enter(u)
     return u
 
 
-reserve(1)
+grow()

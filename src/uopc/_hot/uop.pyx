@@ -60,6 +60,7 @@ cdef bint FLOAT_ONLY[MAX_OPS]
 cdef list OPS = list(Ops)
 cdef list ARGUMENT = [object] * MAX_OPS  # the types of an op's argument
 cdef tuple EMPTY = ()
+cdef object RANGE_ARG = RangeArg  # without a look into the module's names
 
 cdef int _op
 for _row_op, _row in TABLE.items():
@@ -115,12 +116,24 @@ cdef UOp make(int code, tuple src, object arg, object dtype):
 cdef UOp rebuild(UOp u, tuple src):
     """``u`` over other sources.  The dtype is derived again where the op's rule says so: lanes may have come in."""
     cdef int rule = RULE[u.code]
+    if rule != R_LOAD and same_types(u.src, src):  # what is loaded follows from what is below its INDEX too
+        return intern(u.code, u.info, src, u.arg)
     if rule == R_GIVEN:
         casts = u.code == C_CAST or u.code == C_BITCAST or u.code == C_LOOKUP
         return intern(u.code, widen(u.info, <UOp>src[0]) if casts else u.info, src, u.arg)
     if rule == R_LOAD and (u.info.count > 1 or is_word(u)):
         return intern(u.code, u.info, src, u.arg)
     return intern(u.code, infer(u.code, src, u.arg, None), src, u.arg)
+
+
+cdef inline bint same_types(tuple a, tuple b) noexcept:
+    cdef Py_ssize_t i, n = PyTuple_GET_SIZE(a)
+    if PyTuple_GET_SIZE(b) != n:
+        return False
+    for i in range(n):
+        if (<UOp>PyTuple_GET_ITEM(a, i)).info is not (<UOp>PyTuple_GET_ITEM(b, i)).info:
+            return False
+    return True
 
 
 cdef inline bint is_word(UOp u):
