@@ -103,13 +103,14 @@ class Kernel(Statements):
     def declare_allocs(self, places: set[Place]) -> None:
         """These ALLOCs: variables of a kind on one line, arrays one by one."""
         variables: dict[str, list[str]] = {}
-        for _, u in sorted((place, self.memory.memories[place]) for place in places):
-            c_type = self.unit.type(self.memory.stored_type(u.dtype))
-            if self.memory.is_variable(u):
-                variables.setdefault(c_type, []).append(self.memory.name(u))
+        for place in sorted(places):
+            u = self.memory.memories[place]
+            array, c_type = self.memory.facts(u), self.unit.type(self.memory.stored_type(u.dtype))
+            if array.variable:
+                variables.setdefault(c_type, []).append(array.name)
             else:
                 size = max(math.prod(u.arg.shape), 1)
-                self.line(f"{c_type} {self.memory.name(u)}[{size}] __attribute__((aligned(64)));")
+                self.line(f"{c_type} {array.name}[{size}] __attribute__((aligned(64)));")
         for c_type, names in variables.items():
             for k in range(0, len(names), 16):
                 self.line(f"{c_type} {', '.join(names[k : k + 16])};")

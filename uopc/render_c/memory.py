@@ -37,24 +37,22 @@ class Memory(Expressions):
         return memory.op, memory.arg.slot
 
     def _declare(self, u: UOp) -> None:
-        first = self.memories.setdefault((u.op, u.arg.slot), u)
+        place = u.op, u.arg.slot
+        first = self.memories.setdefault(place, u)
+        if first is u:
+            return
         if first.dtype is not u.dtype:
             raise ValueError(f"slot {u.arg.slot} is {first!r} and {u!r}: one slot has one dtype")
         if math.prod(u.arg.shape) > math.prod(first.arg.shape):
-            self.memories[u.op, u.arg.slot] = u
-
-    def is_variable(self, memory: UOp) -> bool:
-        """Whether an ALLOC is a plain variable of C: it has one element, and that is what is read and written."""
-        return memory.op is Ops.ALLOC and self.identity(memory) not in self.arrays
-
-    def name(self, memory: UOp) -> str:
-        """``d0`` for the BUFFER of slot 0, ``a0`` for the ALLOC."""
-        return f"{'d' if memory.op is Ops.BUFFER else 'a'}{memory.arg.slot}"
+            self.memories[place] = u
 
     def array(self, memory: UOp) -> Array:
-        """What a memory is in C."""
-        const = "" if memory.op is Ops.ALLOC or self.identity(memory) in self.written else "const "
-        return Array(self.name(memory), self.is_variable(memory), const)
+        """What a memory is in C: ``d0`` for the BUFFER of slot 0, ``a0`` for the ALLOC; an ALLOC of one element is a
+        variable, if that is what is read and written."""
+        op, slot = place = self.identity(memory)
+        if op is Ops.ALLOC:
+            return Array(f"a{slot}", place not in self.arrays, "")
+        return Array(f"d{slot}", False, "" if place in self.written else "const ")
 
     def pointer(self, index: UOp, memory: UOp) -> str:
         """What is put before an address to read it as an INDEX says."""
