@@ -11,6 +11,7 @@ Never looks at what a kernel is for, and decides nothing itself.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -154,20 +155,30 @@ class Model:
     def __init__(self, nest: Nest, machine: Device) -> None:
         self.nest, self.machine = nest, machine
         self.axis = {r: a for a, r in enumerate(nest.outputs) if r is not None}
-        work: dict[tuple[tuple[UOp, ...], frozenset[UOp]], float] = {}
+        # what is alike is one item, with how much of it there is
+        weights: dict[tuple[tuple[UOp, ...], frozenset[UOp]], float] = {}
         for u, weight in operations(nest.values):
             if weight and u.ranges:
                 key = u.ranges, nest.around.get(u, frozenset())
-                work[key] = work.get(key, 0.0) + weight
-        self.work = [
-            (*self._split(ranges), tuple(self.axis[r] for r in around.difference(ranges)), weight)
-            for (ranges, around), weight in work.items()
-        ]
-        self.chains = [self._chain(u) for u in nest.reduces]
-        self.loads = [self._array(a.steps, a.slot, a.itemsize, a.around) for a in nest.loads]
-        self.store = self._array(nest.store_steps, 0, nest.itemsize, frozenset())
-        self.arrays = [*self.loads, self.store]
+                weights[key] = weights.get(key, 0.0) + weight
+        self.work: dict[tuple[tuple[int, ...], int, tuple[int, ...]], float] = {}
+        for (ranges, around), weight in weights.items():
+            alike = *self._split(ranges), tuple(sorted(self.axis[r] for r in around.difference(ranges)))
+            self.work[alike] = self.work.get(alike, 0.0) + weight
+        self.chains = Counter(self._chain(u) for u in nest.reduces)
+        self.arrays: list[_Array] = []
+        self.times: list[int] = []
+        for a in nest.loads:
+            self._add(self._array(a.steps, a.slot, a.itemsize, a.around))
+        self._add(self._array(nest.store_steps, 0, nest.itemsize, frozenset()))
         self.apart = len({a.slot for a in self.arrays}) == len(self.arrays)
+
+    def _add(self, array: _Array) -> None:
+        if array in self.arrays:
+            self.times[self.arrays.index(array)] += 1
+        else:
+            self.arrays.append(array)
+            self.times.append(1)
 
     def _split(self, ranges: Iterable[UOp]) -> tuple[tuple[int, ...], int]:
         """The output axes among ranges, and how often the other loops run."""
@@ -246,11 +257,13 @@ class Model:
         busy."""
         shape, m = self.nest.shape, self.machine
         whole = _Loops(shape, (1,) * len(shape), opts)
-        work = sum(weight * _vectors(axes, inner, whole) for axes, inner, _, weight in self.work)
-        work += sum(_vectors(axes, around * own, whole) for axes, around, own, _ in self.chains) * TURN / MOST_SUMS
+        work = sum(weight * _vectors(axes, inner, whole) for (axes, inner, _), weight in self.work.items())
+        turns = sum(n * _vectors(axes, around * own, whole) for (axes, around, own, _), n in self.chains.items())
+        work += turns * TURN / MOST_SUMS
         once = self._together([_footprint(a, shape) for a in self.arrays])
         moved = {level: once for level, size in _caches(m).items() if once > size * USABLE}
-        far = sum(_footprint(a, shape) for a in self.arrays if a.across) if "L3" in moved else 0.0
+        across = [n * _footprint(a, shape) for a, n in zip(self.arrays, self.times) if a.across]
+        far = sum(across) if "L3" in moved else 0.0
         tasks = int(work * opts.lanes * opts.reduce_lanes // CHUNK_WORK) // m.cores * m.cores
         return Cost(operations=work, jumps=JUMP * far / LINE, moved=moved, tasks=max(tasks, 1)).seconds(m)
 
@@ -261,15 +274,15 @@ class Model:
         opts, tile, count = loops.opts, loops.tile, loops.trips
         v = opts.vector
         operations = waits = repeated = 0.0
-        for axes, inner, again, weight in self.work:
+        for (axes, inner, again), weight in self.work.items():
             once = n = weight * _vectors(axes, inner, loops)
             for a in again:  # what a reduction is over is computed for each tile along the axes that it does not move
                 n *= count[a]
             operations += n
             repeated += n - once
-        for axes, around, own, wait in self.chains:
+        for (axes, around, own, wait), alike in self.chains.items():
             along = 1 if v in axes else opts.reduce_lanes
-            tiles = around
+            tiles = alike * around
             for a in axes:
                 tiles *= count[a]
             steps = tiles * max(own / (along * opts.unroll), 1.0)
@@ -280,8 +293,8 @@ class Model:
         if not self.chains:
             operations += math.prod(count) * TURN
         accesses = 0.0
-        for array in self.arrays:
-            accesses += _runs(array, loops)
+        for array, n in zip(self.arrays, self.times):
+            accesses += n * _runs(array, loops)
         tasks = math.prod([count[a] for a in opts.threads])
         small = int((operations + accesses) * opts.lanes * opts.reduce_lanes // CHUNK_WORK)
         return Cost(operations, accesses, waits, repeated, tasks=max(min(tasks, small), 1))
