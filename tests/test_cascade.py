@@ -113,7 +113,7 @@ def test_layers_are_cascades_of_cascades():
 
 def test_more_reductions_than_a_cascade_holds_are_planned():
     """The first sixteen are one; what uses all of them is none."""
-    s = scores(m=32) / 8
+    s = scores() / 64
     total = s.sum(-1, keepdim=True)
     for _ in range(20):
         total = (s * total).sum(-1, keepdim=True)

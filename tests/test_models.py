@@ -185,6 +185,44 @@ def test_many_columns_are_no_row_of_a_block(name):
     right(make(), 4e-6)
 
 
+def attended(x: Tensor) -> Tensor:
+    q, k, v = (heads(project(x, i)) for i in range(3))
+    return uopc.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(B, N, WIDTH)
+
+
+def two_layers() -> Tensor:
+    """As most language models have them: norms without a mean, a gate, and what each layer adds."""
+    x = draw(B, N, WIDTH)
+    for k in range(2):
+        x = x + attended(rms(x)) @ draw(WIDTH, WIDTH, seed=k)
+        y = rms(x)
+        gate, up = y @ draw(WIDTH, 2 * WIDTH, seed=k), y @ draw(WIDTH, 2 * WIDTH, seed=k + 10)
+        x = x + (gate.silu() * up) @ draw(2 * WIDTH, WIDTH, seed=k)
+    return rms(x)
+
+
+AFTER: dict[str, Callable[[], Tensor]] = {
+    "a norm": lambda: rms(attended(draw(B, N, WIDTH))),
+    "the logarithm of a sum": lambda: attended(draw(B, N, WIDTH)).logsumexp(-1),
+    "a softmax": lambda: attended(draw(B, N, WIDTH)).softmax(-1),
+    "a norm and a product": lambda: unit(attended(draw(B, N, WIDTH))) @ draw(WIDTH, 2 * WIDTH),
+    "a norm and three products": lambda: attended(rms(project(draw(B, N, WIDTH), 5))),
+    "what is added to it": lambda: rms(draw(B, N, WIDTH) + attended(draw(B, N, WIDTH))) @ draw(WIDTH, WIDTH),
+    "two layers": two_layers,
+}
+
+
+@pytest.mark.parametrize("name", AFTER)
+def test_what_follows_attention_takes_no_part_in_its_blocks(name):
+    """Nor is attention, or a projection, computed again for each of the products that use it."""
+    make = AFTER[name]
+    plan = make_plan([make().uop])
+    assert largest(plan) < B * H * N * N
+    assert uopc.explain(make()).recompute <= 1.5
+    assert work(make) <= 1.1 * work(make, fuse_reduce=False)
+    right(make(), 1e-5)
+
+
 def test_a_softmax_that_is_the_result_computes_its_scores_once():
     """They would be computed for the sums, and again for the result."""
 

@@ -9,7 +9,7 @@ from uopc.ops import Ops
 def depending(root: UOp, ranges: tuple[UOp, ...]) -> list[UOp]:
     """The nodes of ``root`` at which one of ``ranges`` is open, each once, sources before users."""
 
-def cone(root: UOp, ends: bytes, most: int) -> list[UOp]:
+def cone(root: UOp, ends: bytes, most: int = ...) -> list[UOp]:
     """The nodes of ``root``, users before sources, none below one for whose op ``ends`` holds a 1; the first ``most``
     of them, and one if there are more."""
 

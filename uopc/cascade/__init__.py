@@ -22,8 +22,9 @@ computed again.  ``derivations`` tells what was derived, and what was refused an
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from uopc._hot.graph import cone, of_ops, replace_all
@@ -34,7 +35,7 @@ from uopc.cascade.factors import Parts, summands
 from uopc.cascade.formulas import Report, report_of
 from uopc.cascade.frame import Frame, Refused, Unfit
 from uopc.cascade.known import derived
-from uopc.cascade.lift import ENDS
+from uopc.cascade.lift import ENDS, LEAVES
 from uopc.cascade.parts import in_parts
 from uopc.cascade.survey import Survey, alone
 from uopc.ops import CascadeArg, Component, ComponentArg, Level, Ops, StateArg
@@ -50,11 +51,13 @@ __all__ = ["Report", "cascade", "derivations"]
 
 @dataclass(frozen=True)
 class _Group:
-    """A cascade under way: its reductions in order; the producers that they use, and those to be written down."""
+    """A cascade under way: its reductions in order; the producers that they use, those that several of them share, and
+    those to be written down."""
 
     number: int
     pieces: dict[UOp, Piece] = field(default_factory=dict)
     producers: dict[UOp, None] = field(default_factory=dict)
+    shared: dict[UOp, None] = field(default_factory=dict)
     written: dict[UOp, None] = field(default_factory=dict)
 
     def parts(self, frame: Frame) -> dict[UOp, Parts]:
@@ -71,11 +74,16 @@ class _Group:
         """The group with the reductions of a frame, of which ``parts`` are new; Refused where it is no cascade."""
         frame.check_shared()
         made = derived(frame, parts, self.pieces)
-        written = dict.fromkeys(frame.written())
-        return _Group(self.number, made, {**self.producers, **frame.producers}, {**self.written, **written})
+        shared, written = dict.fromkeys(frame.shared), dict.fromkeys(frame.written())
+        producers = {**self.producers, **frame.producers}
+        return _Group(self.number, made, producers, {**self.shared, **shared}, {**self.written, **written})
 
-    def build(self, survey: Survey, elsewhere: Container[UOp]) -> dict[UOp, UOp]:
-        """What replaces each reduction: a COMPONENT, and what was deferred.  ``elsewhere``: the ends of all."""
+    def idle(self) -> bool:
+        """Whether its blocks compute no value that several reductions share: they would but read memory, row by row."""
+        return len(self.pieces) > 1 and all(u in self.written for u in self.shared)
+
+    def build(self, survey: Survey) -> dict[UOp, UOp]:
+        """What replaces each reduction: a COMPONENT, and what was deferred."""
         number, pieces = self.number, list(self.pieces.values())
         state = [
             {
@@ -85,9 +93,8 @@ class _Group:
             for new in (False, True)
         ]
         before, after = (Values(survey, s) for s in state)
-        # what another cascade ends in is not to be had inside a block of this one
-        written = (u for u in self.producers if u in self.written or u in elsewhere)
-        inside = Values(survey, {**{u: UOp(Ops.STAGE, (u,), Level.KERNEL) for u in written}, **state[True]})
+        cuts = {u: UOp(Ops.STAGE, (u,), Level.KERNEL) for u in self.written}
+        inside = Values(survey, {**cuts, **state[True]})
         sources: list[UOp] = []
         components: list[Component] = []
         for p in pieces:
@@ -132,6 +139,39 @@ class _Search:
                 self.consider(u)
         for frame in self.late:
             self.settle(frame)
+        for number, group in self.groups.items():
+            dear = dict.fromkeys(u for u in group.producers if self.dear(u, group))
+            self.groups[number] = replace(group, written={**group.written, **dear})
+        self.drop({number for number, group in self.groups.items() if group.idle()})
+
+    def dear(self, u: UOp, group: _Group) -> bool:
+        """Whether a producer of a group is better written down than computed in its blocks: what another cascade ends
+        in, which no block has; what several results are made of that are no smaller, each in a kernel of its own; and
+        what would be computed again elsewhere, if it is no larger than what it is made of."""
+        wide = [m for m in group.pieces if math.prod(m.shape) >= math.prod(u.shape)]
+        if u in self.of or u in self.sums or len(wide) > 1:
+            return True
+        return not _outgrows(u, cone(u.src[0], ENDS)) and self.leaves(u, group)
+
+    def leaves(self, u: UOp, group: _Group) -> bool:
+        """Whether a producer of a group is used by anything else."""
+        within = {v for m in group.pieces for v in cone(m.src[0], ENDS)}
+        seen, stack = {u}, [u]
+        while stack:
+            for v in self.users.of(stack.pop()):
+                if v in seen or v in group.pieces:
+                    continue
+                if v not in within:
+                    return True
+                seen.add(v)
+                stack.append(v)
+        return False
+
+    def drop(self, idle: set[int]) -> None:
+        """Leave out cascades that turned out to share nothing in their blocks."""
+        self.groups = {number: group for number, group in self.groups.items() if number not in idle}
+        why = "no block computes a value that the reductions share"
+        self.findings = [(f, why, None) if g and g.number in idle else (f, reason, g) for f, reason, g in self.findings]
 
     @cached_property
     def survey(self) -> Survey:
@@ -154,7 +194,7 @@ class _Search:
         users = self.inside.get(u)
         if len(frame.members) < 2:
             self.consider_chain(frame)
-        elif users and not any(u in self.groups[n].written for n in users):
+        elif users and not any(u in self.groups[n].written for n in users) and _outgrows(u, frame.producers):
             self.findings.append((frame, "a block of another cascade computes it", None))
         elif self.wanted(frame):
             self.late.append(frame)
@@ -252,6 +292,12 @@ class _Search:
         self.findings.pop()
 
 
+def _outgrows(u: UOp, parts: Iterable[UOp]) -> bool:
+    """Whether ``u`` is larger than the values that it is made of: those are written down rather than it, so that memory
+    grows with the length of a sequence, and not with its square."""
+    return math.prod(u.shape) > sum(math.prod(p.shape) for p in parts if p.op in LEAVES)
+
+
 def cascade(root: UOp, fuse_reduce: bool | None = None) -> UOp:
     """The graph of ``root`` (a SINK), its cascades merged; as it is where ``fuse_reduce`` asks for another way."""
     if fuse_reduce is not None:
@@ -263,9 +309,8 @@ def cascade(root: UOp, fuse_reduce: bool | None = None) -> UOp:
         root, *unfit = UOp.wrap([root, *unfit], ends, lambda u: UOp(Ops.STAGE, (u,), Level.KERNEL))
         search = _Search(root, set(unfit))
     replaced = dict(search.sums)
-    elsewhere = {*search.of, *search.sums}
     for group in search.groups.values():
-        replaced.update(group.build(search.survey, elsewhere))
+        replaced.update(group.build(search.survey))
     # a cascade may use the results of another one
     return replace_all(root, replaced) if replaced else root
 

@@ -7,7 +7,6 @@ What it costs is that each block of rows reads the operands of both products aga
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 
 from uopc._hot.graph import cone
@@ -53,7 +52,7 @@ def check_chain(frame: Frame, inner: list[UOp], users: Callable[[UOp], Iterable[
 
 def _inside(reduce: UOp, inner: list[UOp], users: Callable[[UOp], Iterable[UOp]]) -> bool:
     """Whether all uses of some values end in one reduction."""
-    within = {*cone(reduce.src[0], ENDS, sys.maxsize - 1), reduce}
+    within = {*cone(reduce.src[0], ENDS), reduce}
     stack, seen = list(inner), set(inner)
     while stack:
         u = stack.pop()

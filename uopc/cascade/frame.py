@@ -219,12 +219,14 @@ class Frame:
 
     def written(self) -> list[UOp]:
         """Producers that a block would compute again and again: those that other rows use too, that are used at several
-        places, or that are made of producers that are not written down."""
+        places or at a moved one, or that are made of producers that are not written down."""
         rows = self.rows()
         out: dict[UOp, None] = {}
         for u in sorted(self.producers, key=self.survey.place.__getitem__):
-            again = len(self.asked(u)) != 1 or not rows <= self.asked_along(u) or u.arg.order is Order.LANES
-            if again or self._nested(u, out):
+            asked = self.asked(u)
+            wide = [i for i, n in zip(asked[0], u.shape) if n != 1]
+            moved = len(asked) != 1 or any(i.op is not Ops.RANGE for i in wide) or len(set(wide)) != len(wide)
+            if moved or not rows <= set(wide) or u.arg.order is Order.LANES or self._nested(u, out):
                 out[u] = None
         return list(out)
 

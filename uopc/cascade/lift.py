@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -90,7 +89,7 @@ def operations(x: UOp) -> list[UOp]:
 
 def reductions(x: UOp) -> list[UOp]:
     """The reductions that ``x`` is made of: the first on each path."""
-    return of_ops(cone(x, ENDS, sys.maxsize - 1), Ops.REDUCE)
+    return of_ops(cone(x, ENDS), Ops.REDUCE)
 
 
 def base(u: UOp) -> UOp:

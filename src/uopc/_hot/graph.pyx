@@ -74,7 +74,7 @@ cpdef list depending(UOp root, tuple ranges):
     return out
 
 
-def cone(UOp root not None, bytes ends, Py_ssize_t most):
+def cone(UOp root not None, bytes ends, Py_ssize_t most=1 << 60):
     """The nodes of ``root``, users before sources, none below one for whose op ``ends`` holds a 1; the first ``most``
     of them, and one if there are more."""
     cdef const unsigned char* end = ends
