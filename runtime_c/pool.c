@@ -40,6 +40,8 @@
 /* Where threads are refused, asking again for each region would cost more than the region. */
 #define ASK_AGAIN_US 100000
 #define WORKER_STACK (8u << 20) /* as a main thread: kernels keep their tiles on the stack */
+#define KERNEL_STACK (1u << 20) /* what tiles take at most: they fit a second-level cache, with room for other things  \
+                                 */
 
 /* The ticket: bit 31 open, bit 30 the caller sleeps until the last worker leaves, then wanted and joined threads. */
 #define TICKET_OPEN 0x80000000u
@@ -91,6 +93,7 @@ static struct {
 static struct part parts[UOPC_MAX_THREADS];
 static struct worker workers[UOPC_MAX_THREADS];
 static _Thread_local int thread_override;
+static _Thread_local char *stack_low; /* where this thread's stack ends; NULL: not yet asked */
 
 static void futex_wait(atomic_uint *word, unsigned value) {
     syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
@@ -361,6 +364,54 @@ static uint64_t launch(const struct job *asked, uint64_t work_ticks) {
     return done ? elapsed / (uint64_t)done * (uint64_t)asked->n_chunks : work_ticks;
 }
 
+/* Whether a kernel may run on this thread. A stack that is not the thread's own (a coroutine's) is taken to be enough.
+ */
+static int has_room(void) {
+    char *here = __builtin_frame_address(0);
+    if (!stack_low) {
+        pthread_attr_t attr;
+        void *low = NULL;
+        size_t size = 0;
+        if (!pthread_getattr_np(pthread_self(), &attr)) {
+            pthread_attr_getstack(&attr, &low, &size);
+            pthread_attr_destroy(&attr);
+        }
+        stack_low = low ? low : (char *)1;
+    }
+    return here < stack_low || here - stack_low > (ptrdiff_t)KERNEL_STACK;
+}
+
+struct moved {
+    uopc_region *region;
+    void *const *args;
+    uopc_span *spans;
+    int n_spans, override;
+};
+
+static void *run_moved(void *argument) {
+    const struct moved *m = argument;
+    thread_override = m->override;
+    stack_low = (char *)1; /* as much as there can be */
+    uopc_pool_run(m->region, m->args, m->spans, m->n_spans);
+    return NULL;
+}
+
+/* Run a region on a thread made for it, since this one's stack is too small. 0 if there is none to be had. */
+static int run_on_larger_stack(struct moved *m) {
+    pthread_t thread;
+    pthread_attr_t attr;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, WORKER_STACK);
+    int refused = pthread_create(&thread, &attr, run_moved, m);
+    pthread_attr_destroy(&attr);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!refused) pthread_join(thread, NULL);
+    return !refused;
+}
+
 static int threads_for(long n_chunks) {
     if (atomic_load_explicit(&pool.shut_down, memory_order_relaxed)) return 1;
     int n = uopc_pool_threads();
@@ -370,6 +421,7 @@ static int threads_for(long n_chunks) {
 void uopc_pool_run(uopc_region *region, void *const *args, uopc_span *spans, int n_spans) {
     struct job job = {.fn = region->fn, .args = args, .trips = region->trips, .schedule = region->schedule};
     if (job.trips <= 0) return;
+    if (!has_room() && run_on_larger_stack(&(struct moved){region, args, spans, n_spans, thread_override})) return;
     job.chunk = region->chunk < 1 ? job.trips : region->chunk;
     job.n_chunks = job.trips / job.chunk + (job.trips % job.chunk != 0);
     job.threads = threads_for(job.n_chunks);

@@ -255,6 +255,41 @@ static void floating_point_state_does_not_leak(void) {
     fesetround(FE_TONEAREST);
 }
 
+/* args[0]: int counts[8]. Tiles of 900 KB on the stack. */
+static void deep_range(void *const *args, long lo, long hi) {
+    volatile char tile[900 << 10];
+    for (long i = lo; i < hi; i++) {
+        for (size_t at = 0; at < sizeof tile; at += 1000) tile[at] = 1;
+        ((int *)args[0])[i] += tile[1000 * i];
+    }
+}
+
+static void *run_deep(void *counts) {
+    void *args[] = {counts};
+    uopc_region region = {deep_range, 8, 1, UOPC_DYNAMIC, 0};
+    uopc_span spans[3];
+    uopc_pool_override_threads(2);
+    for (int i = 0; i < 20; i++) uopc_pool_run(&region, args, spans, 3);
+    CHECK(spans[2].stop_ns == 0); /* as many threads as this one may use */
+    return NULL;
+}
+
+static void a_callers_stack_may_be_small(void) {
+    static const size_t stacks[] = {128 << 10, 1 << 20, 4 << 20};
+    uopc_pool_set_threads(3);
+    for (int i = 0; i < COUNT(stacks); i++) {
+        int counts[8] = {0};
+        pthread_t thread;
+        pthread_attr_t attr;
+        pthread_attr_init(&attr);
+        pthread_attr_setstacksize(&attr, stacks[i]);
+        CHECK(!pthread_create(&thread, &attr, run_deep, counts));
+        pthread_attr_destroy(&attr);
+        pthread_join(thread, NULL);
+        for (int k = 0; k < 8; k++) CHECK(counts[k] == 20);
+    }
+}
+
 int main(int argc, char **argv) {
     static const struct test tests[] = {
         {"every_iteration_once", every_iteration_once},
@@ -268,6 +303,7 @@ int main(int argc, char **argv) {
         {"shutdown_while_a_region_runs", shutdown_while_a_region_runs},
         {"fork_after_and_during_a_region", fork_after_and_during_a_region},
         {"floating_point_state_does_not_leak", floating_point_state_does_not_leak},
+        {"a_callers_stack_may_be_small", a_callers_stack_may_be_small},
     };
     run_tests(tests, COUNT(tests), argc, argv);
     uopc_pool_shutdown();

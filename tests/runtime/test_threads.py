@@ -127,3 +127,36 @@ def test_python_threads_with_shared_and_own_plans(schedules):
     for thread in threads:
         thread.join()
     assert not errors
+
+
+@pytest.mark.parametrize("size", [128 << 10, 1 << 20])
+def test_python_threads_with_small_stacks(python, size):
+    """Kernels keep their tiles on the stack, and a thread may have less than they take."""
+    python(
+        f"""
+import uopc
+rng = np.random.default_rng(0)
+a, b = (rng.standard_normal((700, 900)).astype("f") for _ in range(2))
+product = uopc.jit(lambda a, b: a @ b.T)
+expected = product(a, b)
+np.testing.assert_allclose(expected, a.astype("f8") @ b.T, rtol=1e-4, atol=1e-3)
+results = []
+threading.stack_size({size})
+threads = [threading.Thread(target=lambda: results.append(product(a, b))) for _ in range(3)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert len(results) == 3 and all(np.array_equal(r, expected) for r in results)
+""",
+        UOPC_NUM_THREADS=2,
+    )
+
+
+def test_a_process_with_a_small_stack(python):
+    python(
+        """
+import resource, subprocess
+code = "import numpy as np, uopc; a = np.ones((900, 900), 'f'); print((uopc.Tensor(a) @ uopc.Tensor(a)).numpy()[3, 3])"
+small = lambda: resource.setrlimit(resource.RLIMIT_STACK, (256 << 10, resource.RLIM_INFINITY))
+assert subprocess.check_output([sys.executable, "-c", code], preexec_fn=small, text=True).strip() == "900.0"
+"""
+    )
