@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import settings
 
 # Tests start Python processes from wherever pytest was started, which may be a checkout without built modules: they too
-# see the installed package.  (Python 3.10 knows no such variable: there, start pytest elsewhere or in a built tree.)
+# see the installed package.  (Python 3.10 knows no such variable: see `elsewhere`.)
 os.environ.setdefault("PYTHONSAFEPATH", "1")
 # Before anything imports uopc, which reads its environment once.
 os.environ.setdefault("UOPC_VERIFY", "1")
@@ -31,6 +32,13 @@ settings.load_profile("uopc-ci" if IN_CI else "uopc")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run the tests marked slow, as CI does")
     parser.addoption("--update-golden", action="store_true", help="write tests/golden instead of comparing")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Before Python 3.11, tests run in a folder that holds no uopc: the processes that they start look there first."""
+    if sys.version_info < (3, 11):
+        os.chdir(tmp_path_factory.mktemp("elsewhere"))
 
 
 GOLDEN = Path(__file__).parent / "golden"
