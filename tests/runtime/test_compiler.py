@@ -5,6 +5,7 @@ import shutil
 import stat
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -130,6 +131,24 @@ def test_compiler_from_a_wheel(settings, tmp_path, monkeypatch):
     assert find_compiler().command == (sys.executable, "-m", "ziglang", "cc")
     settings(PATH=os.defpath, CC=f"{sys.executable} -m ziglang cc")
     assert value(compile_source(constant(5))) == 5
+    (package / "zig").write_text("one")
+    settings()
+    one = find_compiler().identity
+    (package / "zig").write_text("another")
+    settings()
+    assert find_compiler().identity != one  # an update, though the version of its clang is the same
+
+
+def test_folders_of_killed_builds_are_swept(fake_cc, tmp_path, monkeypatch):
+    """With compilers that need a folder; what is not an hour old may be in use."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    for name, age in (("uopc-build-dead", 7200), ("uopc-build-alive", 60), ("other", 7200)):
+        (tmp_path / "tmp" / name).mkdir(parents=True)
+        (tmp_path / "tmp" / name / "kernel.so").touch()
+        os.utime(tmp_path / "tmp" / name, (time.time() - age,) * 2)
+    fake_cc('case "$*" in *--version*) echo "other compiler 1.0";; *) exec $REAL "$@";; esac')
+    assert value(compile_source(constant(6))) == 6
+    assert sorted(os.listdir(tmp_path / "tmp")) == ["other", "uopc-build-alive"]
 
 
 def test_compilers_other_than_gcc_link_for_themselves(fake_cc, tmp_path, settings):

@@ -54,12 +54,24 @@ def test_counts_below_one_are_refused(n):
         ({"OMP_NUM_THREADS": "5"}, 5),
         ({"OMP_NUM_THREADS": "6,2"}, 6),
         ({"OMP_NUM_THREADS": "nonsense"}, None),
+        ({"OMP_NUM_THREADS": "0"}, None),
+        ({"OMP_NUM_THREADS": "-3"}, None),
+        ({"OMP_NUM_THREADS": "²"}, None),
+        ({"OMP_NUM_THREADS": "9" * 5000}, None),
+        ({"OMP_NUM_THREADS": "100000"}, 1024),
+        ({"UOPC_NUM_THREADS": "1" + "0" * 30}, 1024),
     ],
 )
 def test_count_from_the_environment(python, variables, expected):
     code = "from uopc.runtime.device import usable_cores; print(get_num_threads(), usable_cores())"
     count, cores = python(code, **{"UOPC_NUM_THREADS": None, "OMP_NUM_THREADS": None, **variables}).split()
     assert int(count) == (expected or int(cores))
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "4,2", "abc", "1.5"])
+def test_counts_that_make_no_sense_are_refused_by_name(python, text):
+    result = python("", check=False, UOPC_NUM_THREADS=text)
+    assert result.returncode == 1 and "ValueError: UOPC_NUM_THREADS=" in result.stderr and text in result.stderr
 
 
 def test_count_from_the_affinity_mask(python):

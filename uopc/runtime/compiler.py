@@ -13,6 +13,7 @@ import itertools
 import os
 import sys
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -46,6 +47,8 @@ ALWAYS = ("-std=gnu11", "-fPIC", "-w", "-fwrapv")  # integers wrap, as NumPy's d
 # One segment less to map and a page less to read; no id that nobody asks for.
 LINK_FLAGS = ("-shared", "-z", "noseparate-code", "-z", "noexecstack", "--build-id=none", "--hash-style=gnu")
 LIBRARIES_IN_MEMORY = 4096
+BUILD_PREFIX = "uopc-build-"
+BUILD_SECONDS = 3600  # a folder of that age belongs to a process that was killed
 
 
 class CompilerNotFound(RuntimeError):
@@ -117,6 +120,15 @@ def _has_ziglang() -> bool:
     return find_spec("ziglang") is not None
 
 
+def _zig() -> str | None:
+    """The program in the `ziglang` package, which is replaced with it; its version is that of the clang inside."""
+    from importlib.util import find_spec
+
+    spec = find_spec("ziglang")
+    path = os.path.join(os.path.dirname(spec.origin or ""), "zig") if spec is not None else ""
+    return path if os.path.exists(path) else None
+
+
 def _which(name: str, folders: Sequence[str]) -> str | None:
     candidates = [name] if os.sep in name else [os.path.join(folder, name) for folder in folders]
     for path in candidates:
@@ -133,7 +145,7 @@ def _identify(command: tuple[str, ...], folders: tuple[str, ...]) -> Compiler:
     """
     facts = [*command]
     for word in command:
-        path = _which(word, folders)
+        path = _zig() if word == "ziglang" else _which(word, folders)
         if path is not None:
             status = os.stat(path)
             facts.append(f"{os.path.realpath(path)} {status.st_mtime_ns} {status.st_size}")
@@ -231,7 +243,8 @@ def _build_in_folder(command: list[str], source: str) -> bytes:
 
     from uopc.runtime.spawn import memory_file
 
-    with tempfile.TemporaryDirectory(prefix="uopc-") as folder:
+    _sweep(tempfile.gettempdir())
+    with tempfile.TemporaryDirectory(prefix=BUILD_PREFIX) as folder:
         path = os.path.join(folder, "kernel.so")
         whole = [*command, "-shared", "-x", "c", "-", "-o", path, "-lm"]
         with memory_file("uopc.c", source.encode()) as text:
@@ -242,6 +255,18 @@ def _build_in_folder(command: list[str], source: str) -> bytes:
         if code != 0 or not image.startswith(b"\x7fELF"):
             raise CompileError(_complaint(code, said), _keep(source), whole)
         return image
+
+
+def _sweep(parent: str) -> None:
+    """Remove what builds left whose process was killed."""
+    import shutil
+
+    with suppress(OSError), os.scandir(parent) as entries:
+        for entry in entries:
+            if entry.name.startswith(BUILD_PREFIX):
+                facts = entry.stat(follow_symlinks=False)
+                if facts.st_uid == os.geteuid() and time.time() - facts.st_mtime > BUILD_SECONDS:
+                    shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def _complaint(code: int, said: str) -> str:
