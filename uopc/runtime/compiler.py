@@ -13,7 +13,6 @@ import itertools
 import os
 import sys
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -47,8 +46,6 @@ ALWAYS = ("-std=gnu11", "-fPIC", "-w", "-fwrapv")  # integers wrap, as NumPy's d
 # One segment less to map and a page less to read; no id that nobody asks for.
 LINK_FLAGS = ("-shared", "-z", "noseparate-code", "-z", "noexecstack", "--build-id=none", "--hash-style=gnu")
 LIBRARIES_IN_MEMORY = 4096
-BUILD_PREFIX = "uopc-build-"
-BUILD_SECONDS = 3600  # a folder of that age belongs to a process that was killed
 
 
 class CompilerNotFound(RuntimeError):
@@ -221,7 +218,7 @@ def _build_in_memory(command: list[str], linker: str, libgcc: str, source: str) 
 
     None where the linker does not: GNU's does, and may not be the one in use.
     """
-    from uopc.runtime.spawn import content, memory_file
+    from uopc.runtime.spawn import content, keep, memory_file
 
     with (
         memory_file("uopc.c", source.encode()) as text,
@@ -231,7 +228,7 @@ def _build_in_memory(command: list[str], linker: str, libgcc: str, source: str) 
         compile_command = [*command, "-pipe", "-c", "-x", "c", "-", "-o", f"/dev/fd/{obj}"]
         code, said = _run(compile_command, text, [obj])
         if code != 0 or not os.fstat(obj).st_size:
-            raise CompileError(_complaint(code, said), _keep(source), compile_command)
+            raise CompileError(_complaint(code, said), keep(source), compile_command)
         link_command = [linker, *LINK_FLAGS, "-o", f"/dev/fd/{library}", f"/dev/fd/{obj}", libgcc]
         code, _ = _run(link_command, None, [obj, library])
         return None if code else content(library)
@@ -241,10 +238,10 @@ def _build_in_folder(command: list[str], source: str) -> bytes:
     """With compilers that write aside and rename, and bring their own linker."""
     import tempfile
 
-    from uopc.runtime.spawn import memory_file
+    from uopc.runtime.spawn import FOLDER_PREFIX, keep, memory_file, sweep
 
-    _sweep(tempfile.gettempdir())
-    with tempfile.TemporaryDirectory(prefix=BUILD_PREFIX) as folder:
+    sweep(tempfile.gettempdir())
+    with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX) as folder:
         path = os.path.join(folder, "kernel.so")
         whole = [*command, "-shared", "-x", "c", "-", "-o", path, "-lm"]
         with memory_file("uopc.c", source.encode()) as text:
@@ -253,38 +250,13 @@ def _build_in_folder(command: list[str], source: str) -> bytes:
         with suppress(OSError), open(path, "rb") as file:
             image = file.read()
         if code != 0 or not image.startswith(b"\x7fELF"):
-            raise CompileError(_complaint(code, said), _keep(source), whole)
+            raise CompileError(_complaint(code, said), keep(source), whole)
         return image
-
-
-def _sweep(parent: str) -> None:
-    """Remove what builds left whose process was killed."""
-    import shutil
-
-    with suppress(OSError), os.scandir(parent) as entries:
-        for entry in entries:
-            if entry.name.startswith(BUILD_PREFIX):
-                facts = entry.stat(follow_symlinks=False)
-                if facts.st_uid == os.geteuid() and time.time() - facts.st_mtime > BUILD_SECONDS:
-                    shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def _complaint(code: int, said: str) -> str:
     """What the compiler said, or what is to be said of one that is silent."""
     return said if code else f"it ended as if all were well and wrote no library\n{said}"
-
-
-def _keep(source: str) -> str:
-    """Write the source where the user can look at it."""
-    import tempfile
-
-    try:
-        fd, path = tempfile.mkstemp(prefix="uopc-failed-", suffix=".c")
-        with os.fdopen(fd, "w") as file:
-            file.write(source)
-    except OSError as error:
-        return f"(the source could not be kept: {error})"
-    return path
 
 
 _images = itertools.count(1)

@@ -6,10 +6,13 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 MOST_SAID = 1 << 16  # bytes that are kept of each end of what a program prints
+FOLDER_PREFIX = "uopc-build-"  # of folders for programs that write to no file in memory
+FOLDER_SECONDS = 3600  # one of that age belongs to a process that was killed
 NOT_RUN = (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR)  # there is no such program, or it is none
 
 
@@ -89,3 +92,28 @@ def _wait(pid: int) -> int:
             os.waitpid(pid, 0)
         raise
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def sweep(parent: str) -> None:
+    """Remove the folders of processes that were killed."""
+    import shutil
+
+    with suppress(OSError), os.scandir(parent) as entries:
+        for entry in entries:
+            if entry.name.startswith(FOLDER_PREFIX):
+                facts = entry.stat(follow_symlinks=False)
+                if facts.st_uid == os.geteuid() and time.time() - facts.st_mtime > FOLDER_SECONDS:
+                    shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def keep(source: str) -> str:
+    """Write the source where the user can look at it."""
+    import tempfile
+
+    try:
+        fd, path = tempfile.mkstemp(prefix="uopc-failed-", suffix=".c")
+        with os.fdopen(fd, "w") as file:
+            file.write(source)
+    except OSError as error:
+        return f"(the source could not be kept: {error})"
+    return path
