@@ -262,3 +262,16 @@ def test_a_kernel_that_needs_more_than_a_stack_is_refused():
     program = sink(out.index(j).store(filled.after(j).index(j * 1000).load()).end(j))
     with pytest.raises(ValueError, match=r"big would keep 8388608 bytes in ALLOCs, and .* room for 4194304"):
         render_c(program, "big")
+
+
+@pytest.mark.parametrize("scale", [1, 0.125])
+@pytest.mark.parametrize("copied", [False, True])
+def test_scores_that_are_a_result_beside_attention(scale, copied):
+    """Whatever a cascade would compute in its blocks may be asked for by itself."""
+    scores = draw(65, 8) @ draw(70, 8, seed=1).T
+    kept = (scores if scale == 1 else scores * scale).contiguous() if copied else scores * scale
+    out = (scores * scale).softmax(-1) @ draw(70, 12)
+    for roots in ([kept, out], [out, kept], [out, kept.max(1), kept.sum(0)]):
+        want = evaluate([t.uop for t in roots], exact=True)
+        for got, wanted in zip(realize([t.uop for t in roots]), want):
+            assert np.abs(Tensor(got).numpy() - wanted).max() <= 2e-6 * np.abs(wanted).max()

@@ -236,12 +236,13 @@ class _Cuts:
                 self.keep_together(u)
                 first = next(iter(self.instances[u]), None)
                 self.instances[u] = {} if first is None else {first: True}  # its kernels will be one
-            if u in self.together and u.op is Ops.REDUCE:
+            written = u in self.staged or u in self.under_stage
+            if u in self.together and u.op is Ops.REDUCE and not written:
                 kernels = dict.fromkeys(kernel for kernel, _ in self.instances.get(u, ()))
                 self.pass_down(u, {(kernel, _fresh_index(u, kernel)): False for kernel in kernels})
             elif u in self.at_root:
                 self.write_sources(u)
-            elif u in self.staged or u in self.under_stage or (self.instances.get(u) and self.wants_buffer(u)):
+            elif written or (self.instances.get(u) and self.wants_buffer(u)):
                 self.staged.add(u)
                 if u.op in _CHOICE:
                     self.write_sources(u)

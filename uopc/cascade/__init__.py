@@ -146,10 +146,12 @@ class _Search:
 
     def dear(self, u: UOp, group: _Group) -> bool:
         """Whether a producer of a group is better written down than computed in its blocks: what another cascade ends
-        in, which no block has; what several results are made of that are no smaller, each in a kernel of its own; and
-        what would be computed again elsewhere, if it is no larger than what it is made of."""
+        in, which no block has; what is a result, and so written down anyway; what several results are made of that are
+        no smaller, each in a kernel of its own; and what would be computed again elsewhere, if it is no larger than
+        what it is made of."""
         wide = [m for m in group.pieces if math.prod(m.shape) >= math.prod(u.shape)]
-        if u in self.of or u in self.sums or len(wide) > 1:
+        result = any(v.op in (Ops.STAGE, Ops.SINK) for v in self.users.of(u))
+        if u in self.of or u in self.sums or result or len(wide) > 1:
             return True
         return not _outgrows(u, cone(u.src[0], ENDS)) and self.leaves(u, group)
 
