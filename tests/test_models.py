@@ -275,3 +275,20 @@ def test_scores_that_are_a_result_beside_attention(scale, copied):
         want = evaluate([t.uop for t in roots], exact=True)
         for got, wanted in zip(realize([t.uop for t in roots]), want):
             assert np.abs(Tensor(got).numpy() - wanted).max() <= 2e-6 * np.abs(wanted).max()
+
+
+def test_equal_layers_share_their_kernels():
+    """Whatever their number in the graph: attention of one layer is the kernel of all others."""
+    x, weights = draw(B, N, WIDTH), [[draw(WIDTH, WIDTH, seed=4 * k + i) for i in range(4)] for k in range(3)]
+    for q, k, v, out in weights:
+        x = (
+            x
+            + uopc.scaled_dot_product_attention(heads(x @ q), heads(x @ k), heads(x @ v))
+            .transpose(1, 2)
+            .reshape(B, N, WIDTH)
+            @ out
+        )
+    plan = make_plan([x.uop])
+    attention = [k for k in plan.kernels if k.name == f"r_{B}_{H}_{N}_{D}"]
+    assert len(attention) == 3 and all(k is attention[0] for k in attention)
+    right(x)

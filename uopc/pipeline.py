@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from uopc import spec
+from uopc._hot.graph import of_ops
 from uopc.blockize import block_candidates, blockize
 from uopc.cascade import cascade
 from uopc.cost import Candidate
@@ -336,14 +337,16 @@ class _Split:
         self.call(stores, offset)
 
     def call(self, stores: list[Store], offset: int) -> None:
-        """One kernel: its buffers renumbered from 0, those it writes first, so that equal kernels are the same graph.
+        """One kernel: its buffers and cascades renumbered from 0, buffers that it writes first, so that equal kernels
+        are the same graph.
         Where it writes only one, ``offset`` is where in it the kernel's part begins."""
         root = sink(*(UOp(Ops.STORE, pair) for pair in stores))
         outs = list(dict.fromkeys(_buffer_of(target) for target, _ in stores))
-        buffers = list(dict.fromkeys((*outs, *(u for u in toposort(root) if u.op is Ops.BUFFER))))
+        nodes = toposort(root)
+        buffers = list(dict.fromkeys((*outs, *of_ops(nodes, Ops.BUFFER))))
         slots = {u: UOp(Ops.BUFFER, (), ParamArg(k, u.dtype, u.arg.shape)) for k, u in enumerate(buffers)}
-        named = KernelInfo(_name(root, outs[0].arg.shape))
-        kernel = compile_kernel(root.substitute(slots).replace(arg=named), self.settings)
+        named = KernelInfo(_name(nodes, outs[0].arg.shape))
+        kernel = compile_kernel(root.substitute({**slots, **_renumbered(nodes)}).replace(arg=named), self.settings)
         places = tuple((self.numbers[u], offset if u is outs[0] else 0) for u in buffers)
         self.calls.append(Call(kernel, places))
 
@@ -354,9 +357,21 @@ def _buffer_of(target: UOp) -> UOp:
     return target
 
 
-def _name(root: UOp, shape: tuple[int, ...]) -> str:
+def _renumbered(nodes: list[UOp]) -> dict[UOp, UOp | Callable[[UOp], UOp]]:
+    """For the cascades of a kernel, and their running values, what takes their place."""
+    numbers = {u.arg.id: k for k, u in enumerate(of_ops(nodes, Ops.CASCADE))}
+    out: dict[UOp, UOp | Callable[[UOp], UOp]] = {}
+    for u in of_ops(nodes, Ops.CASCADE, Ops.STATE):
+        if u.op is Ops.STATE:
+            out[u] = u.replace(arg=u.arg._replace(cascade=numbers[u.arg.cascade]))
+        elif u.arg.id != numbers[u.arg.id]:
+            out[u] = lambda v: v.replace(arg=v.arg._replace(id=numbers[v.arg.id]))
+    return out
+
+
+def _name(nodes: list[UOp], shape: tuple[int, ...]) -> str:
     """What the kernel is: r for a reduction, e for elementwise, and the shape that it writes."""
-    kind = "r" if any(u.op in (Ops.REDUCE, Ops.CASCADE) for u in toposort(root)) else "e"
+    kind = "r" if of_ops(nodes, Ops.REDUCE, Ops.CASCADE) else "e"
     return "_".join([kind, *(str(n) for n in shape if n != 1)]) if any(n != 1 for n in shape) else f"{kind}_1"
 
 
