@@ -73,7 +73,7 @@ def test_compile_error_has_output_source_and_command(settings):
     error = caught.value
     assert "error" in error.output and "error" in str(error) and error.path in str(error)
     assert Path(error.path).read_text() == source
-    assert "-c" in error.command
+    assert error.command[0] == find_compiler().command[0] and "-o" in error.command
     os.unlink(error.path)
 
 

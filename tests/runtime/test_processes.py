@@ -168,6 +168,15 @@ def test_children_are_ignored(python):
     python("import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); check(make())")
 
 
+def test_a_compiler_may_have_children_where_ours_are_ignored(python):
+    """What ignores SIGCHLD passes that on to what it starts; clang then cannot wait for its own children."""
+    python(
+        "import signal; from uopc.runtime.spawn import run; signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "code = 'import signal; print(signal.getsignal(signal.SIGCHLD).name)'\n"
+        "assert run([sys.executable, '-c', code])[1].strip() == 'SIG_DFL'"
+    )
+
+
 def test_idle_workers_sleep(python):
     """Processor time of a process that does nothing, between two looks 0.5 s apart, the first 0.1 s after work."""
     used = python(

@@ -70,7 +70,7 @@ def run(
             os.environ if env is None else env,
             file_actions=actions,
             setsigmask=(),
-            setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
+            setsigdef=(signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD),
         )
         code = _wait(pid)
         return code, _said(said) + (f"\nkilled by signal {-code}" if code < 0 else "")
