@@ -191,3 +191,16 @@ def test_a_merge_without_corrections_is_caught(monkeypatch):
     s = np.matmul(*exact(q, k.T))
     t = (Tensor(q) @ Tensor(k).T).softmax(-1) @ Tensor(v)
     assert not np.allclose(t.numpy(), softmax(s) @ exact(v)[0], rtol=1e-3)
+
+
+def test_layers_in_parts_do_not_repeat_the_layers_before():
+    """What a query is computed from is the same for all parts: it is spread over them, not computed in each."""
+
+    def nodes(layers: int) -> int:
+        x = Tensor(draw(1, 16))
+        for k in range(layers):
+            x = (x @ Tensor(draw(16, 16, seed=k)) @ Tensor(draw(4096, 16, seed=k)).T).softmax(-1)
+            x = x @ Tensor(draw(4096, 16, seed=k + 9))
+        return len(toposort(cascade(sink(x.uop))))
+
+    assert nodes(6) - nodes(4) == nodes(4) - nodes(2) > 0

@@ -104,7 +104,7 @@ class _Group:
                 sources.append(correction)
             components.append(Component(p.op, p.axis, correction is not None, order=p.reduce.arg.order))
         whole = UOp(Ops.CASCADE, tuple(sources), CascadeArg(number, tuple(components)))
-        values = in_parts(whole, [ComponentArg(k, p.dtype, p.reduce.shape) for k, p in enumerate(pieces)])
+        values = in_parts(whole, [ComponentArg(k, p.dtype, p.reduce.shape) for k, p in enumerate(pieces)], survey.place)
         out: dict[UOp, UOp] = {}
         for p, value in zip(pieces, values):
             out[p.reduce] = p.final(value, Values(survey, out))

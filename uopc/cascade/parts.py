@@ -8,15 +8,17 @@ gives the same bits.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 from uopc.cascade.chain import BLOCK_ROWS
+from uopc.cascade.lift import ordered
 from uopc.ops import ALU, PLAIN, CascadeArg, ComponentArg, Level, Ops, Order, ReduceArg, StateArg
 from uopc.rangeify import rangeify
+from uopc.rangeify.context import Idx
 from uopc.rangeify.positions import Probe, bodies_of
-from uopc.uop import UOp, toposort
+from uopc.uop import UOp
 
 # Blocks of rows that are enough for threads to share, and how many blocks and parts there are where they are not.
 ENOUGH_BLOCKS = 16
@@ -42,20 +44,31 @@ class _Unfit(Exception):
     """The axis does not stand by itself everywhere."""
 
 
-def _axes(node: UOp) -> dict[UOp, int | None]:
-    """Which axis of each value in the bodies the reduced one is; -1 where it is part of another index."""
-    out: dict[UOp, int | None] = {}
+# Which axis of each value the reduced one is: None where it is the same for all of it, -1 where it is part of an index.
+Axes = dict[UOp, int | None]
+
+
+def _axes(node: UOp, old: Container[UOp]) -> Axes:
+    """The axes of the values in the bodies; ``old``: what no running value goes into.  Of that, what is written down or
+    the same for all of the axis is not looked into."""
+    out: Axes = {}
     for (body, _), component in zip(bodies_of(node), node.arg.components):
-        probe = Probe()
-        idx = probe.index(body.shape)
-        along = idx[component.axis]
-        rangeify(body, idx, probe.ctx)
-        for u in toposort(body):
-            for at in probe.asked(u):
-                found = [a for a, i in enumerate(at) if along in i.ranges]
-                axis = None if not found else found[0] if len(found) == 1 and at[found[0]] is along else -1
-                out[u] = axis if out.setdefault(u, axis) == axis else -1
+        for u, axis in _axes_in(body, component.axis, old):
+            out[u] = axis if out.setdefault(u, axis) == axis else -1
     return out
+
+
+def _axes_in(body: UOp, axis: int, old: Container[UOp]) -> Iterator[tuple[UOp, int | None]]:
+    """For each value, and each index at which a body asks for it, the axis that the body's ``axis`` is there."""
+    idx: Idx = ()
+    probe = Probe(lambda u, at: u.op is Ops.STAGE or (u in old and not any(idx[axis] in i.ranges for i in at)))
+    idx = probe.index(body.shape)
+    along = idx[axis]
+    rangeify(body, idx, probe.ctx)
+    for u in ordered(body, lambda u: any(map(probe.asked, u.src))):
+        for at in probe.asked(u):
+            found = [a for a, i in enumerate(at) if along in i.ranges]
+            yield u, None if not found else found[0] if len(found) == 1 and at[found[0]] is along else -1
 
 
 @dataclass
@@ -70,7 +83,8 @@ class _Parts:
     count: int
     each: int
     state: Callable[[UOp], UOp]
-    axes: dict[UOp, int | None] | None
+    axes: Axes | None
+    old: Container[UOp]
 
     def of(self, root: UOp) -> UOp:
         """``root`` at all parts; _Unfit where its axis is merged with another one."""
@@ -98,14 +112,17 @@ class _Parts:
     def _running(self, root: UOp) -> set[UOp]:
         """What is made of running values or of other reductions, which must see the parts."""
         out: set[UOp] = set()
-        for u in toposort(root):
-            elsewhere = u.op in (Ops.STAGE, Ops.COMPONENT)
-            if u.op in (Ops.STATE, Ops.REDUCE) or (not elsewhere and any(s in out for s in u.src)):
+        for u in ordered(root, lambda u: u.op not in (Ops.STAGE, Ops.COMPONENT) and not self.apart(u)):
+            if u.op in (Ops.STATE, Ops.REDUCE) or any(s in out for s in u.src):
                 out.add(u)
         return out
 
+    def apart(self, u: UOp) -> bool:
+        """Whether a reduction is the same for all parts: it is spread over them."""
+        return u.op is Ops.REDUCE and u in self.old and (self.axes is None or self.axes.get(u, -1) is None)
+
     def _goes_below(self, u: UOp, runs: set[UOp]) -> bool:
-        return u.op in ALU or u.op is Ops.REDUCE or (u in runs and u.op is not Ops.STATE)
+        return not self.apart(u) and (u.op in ALU or u.op is Ops.REDUCE or (u in runs and u.op is not Ops.STATE))
 
     def axis(self, u: UOp) -> int | None:
         if self.axes is None:
@@ -171,22 +188,22 @@ class _Parts:
         return ((0, self.count), *((0, self.each) if a == before else bounds for a, bounds in enumerate(u.arg)))
 
 
-def _chunk(node: UOp, number: int, first: int, count: int, each: int, axes: dict[UOp, int | None]) -> UOp:
+def _chunk(node: UOp, number: int, span: tuple[int, int, int], axes: Axes, old: Container[UOp]) -> UOp:
     """The CASCADE of some parts, each a row of its own."""
 
     def state(u: UOp) -> UOp:
-        return UOp(Ops.STATE, (), u.arg._replace(cascade=number, shape=(count, *u.arg.shape)))
+        return UOp(Ops.STATE, (), u.arg._replace(cascade=number, shape=(span[1], *u.arg.shape)))
 
     sources: list[UOp] = []
     for body, correction in bodies_of(node):
-        sources.append(_Parts(first, count, each, state, axes).of(body))
+        sources.append(_Parts(*span, state, axes, old).of(body))
         if correction is not None:
-            sources.append(_Parts(first, count, each, state, None).of(correction))
+            sources.append(_Parts(*span, state, None, old).of(correction))
     components = tuple(c._replace(axis=c.axis + 1) for c in node.arg.components)
     return UOp(Ops.CASCADE, tuple(sources), CascadeArg(number, components))
 
 
-def _merged(node: UOp, chunks: list[tuple[int, list[UOp]]]) -> list[UOp]:
+def _merged(node: UOp, chunks: list[tuple[int, list[UOp]]], old: Container[UOp]) -> list[UOp]:
     """The results of a CASCADE from the states of its parts: of each chunk, how many parts it has, and their states."""
     results: list[UOp] = []
 
@@ -201,7 +218,7 @@ def _merged(node: UOp, chunks: list[tuple[int, list[UOp]]]) -> list[UOp]:
         for count, states in chunks:
             value = states[k]
             if correction is not None:
-                value = value * _Parts(0, count, 0, partial(now, count=count, states=states), None).of(correction)
+                value = value * _Parts(0, count, 0, partial(now, count=count, states=states), None, old).of(correction)
             one = UOp(Ops.REDUCE, (value,), ReduceArg(component.op, (0,)))
             total = one if total is None else total.alu(component.op, one)
         assert total is not None
@@ -209,7 +226,7 @@ def _merged(node: UOp, chunks: list[tuple[int, list[UOp]]]) -> list[UOp]:
     return results
 
 
-def in_parts(node: UOp, components: list[ComponentArg]) -> list[UOp]:
+def in_parts(node: UOp, components: list[ComponentArg], old: Container[UOp]) -> list[UOp]:
     """The results of a CASCADE: its COMPONENTs, or, where it is long and has few rows, those of its parts, merged."""
     whole = [UOp(Ops.COMPONENT, (node,), c) for c in components]
     length = bodies_of(node)[0][0].shape[node.arg.components[0].axis]
@@ -220,12 +237,12 @@ def in_parts(node: UOp, components: list[ComponentArg]) -> list[UOp]:
     sizes = [(0, parts, length // parts)] + ([(length - rest, 1, rest)] if rest else [])
     chunks = []
     try:
-        axes = _axes(node)
+        axes = _axes(node, old)
         for number, (first, count, each) in zip((node.arg.id, -1 - node.arg.id), sizes):
-            chunk = _chunk(node, number, first, count, each, axes)
+            chunk = _chunk(node, number, (first, count, each), axes, old)
             of_parts = [c._replace(shape=(count, *c.shape)) for c in components]
             states = [UOp(Ops.STAGE, (UOp(Ops.COMPONENT, (chunk,), c),), Level.KERNEL) for c in of_parts]
             chunks.append((count, states))
-        return _merged(node, chunks)
+        return _merged(node, chunks, old)
     except _Unfit:
         return whole

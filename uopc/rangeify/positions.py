@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from uopc._hot.rangeify import Engine
 from uopc.ops import AxisType, Ops
@@ -20,12 +20,18 @@ class Probe:
     """A kernel ranged with plain loops, its running and final values taken as given: who asks for what at which
     index."""
 
-    def __init__(self) -> None:
+    def __init__(self, apart: Callable[[UOp, Idx], bool] = lambda u, idx: False) -> None:
+        """``apart``: whether a STAGE or REDUCE at an index is given too: what it asks for is of no interest."""
+
         def given(u: UOp, idx: Idx, gate: UOp | None, ctx: Ctx) -> tuple[list[Request], Combine]:
             return [], lambda _: UOp.const(0.5, u.dtype)
 
+        def perhaps(u: UOp, idx: Idx, gate: UOp | None, ctx: Ctx) -> tuple[list[Request], Combine]:
+            return (given if apart(u, idx) else VALUES[u.op])(u, idx, gate, ctx)
+
+        rules = {Ops.STATE: given, Ops.COMPONENT: given, Ops.STAGE: perhaps, Ops.REDUCE: perhaps}
         self.ctx = Ctx()
-        self.ctx.engine = Engine(MOVES, {**VALUES, Ops.STATE: given, Ops.COMPONENT: given}, self.ctx)
+        self.ctx.engine = Engine(MOVES, {**VALUES, **rules}, self.ctx)
 
     def index(self, shape: tuple[int, ...]) -> Idx:
         return tuple(self.ctx.range(n, AxisType.LOOP) for n in shape)
