@@ -1,6 +1,6 @@
 """uopc beside other libraries: attention, matrix products, and what memory bounds.
 
-    python benchmarks/compare.py attention|matmul|memory|all [--case TEXT ...] [--peers NAME ...] [--rounds N]
+    python benchmarks/compare.py attention|matmul|memory|model|all [--case TEXT ...] [--peers NAME ...] [--rounds N]
         [--seconds S] [--threads N] [--json OUT] [--verbose] [--list]
 
 Each library has a worker process of its own, which is stopped while another runs.  A case is prepared in all of them

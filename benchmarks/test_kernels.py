@@ -37,6 +37,12 @@ def test_matmul(measure: Callable[[Case], None], case: Case) -> None:
     measure(case)
 
 
+@group("models")
+@pytest.mark.parametrize("case", parameters("model"))
+def test_model(measure: Callable[[Case], None], case: Case) -> None:
+    measure(case)
+
+
 @group("reductions and elementwise")
 @pytest.mark.parametrize("case", parameters("memory"))
 def test_memory(measure: Callable[[Case], None], case: Case) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from cases import attention, machine, matmul, memory
+from cases import attention, machine, matmul, memory, model
 from cases.base import Case
 
 SUITES: dict[str, tuple[Case, ...]] = {
     "attention": attention.CASES,
     "matmul": matmul.CASES,
     "memory": memory.CASES,
+    "model": model.CASES,
     "machine": machine.CASES,
 }
 

@@ -58,6 +58,7 @@ OF_SUITE: dict[str, tuple[str, ...]] = {
     ),
     "matmul": ("uopc", "numpy", "torch", "jax", "onnxruntime"),
     "memory": ("uopc", "numpy", "torch", "torch.compile", "jax", "onnxruntime", "numexpr"),
+    "model": ("uopc", "torch", "torch.compile"),
 }
 
 

@@ -13,6 +13,7 @@ from cases.attention import SOFTCAP, Attention
 from cases.base import Array, Case
 from cases.matmul import Conv2d, Matmul
 from cases.memory import EPS
+from cases.model import Model
 from torch import Tensor
 
 from peers import Prepared, Skip
@@ -69,12 +70,41 @@ def _plain(variant: str, case: Case, args: list[Tensor]) -> tuple[Callable[..., 
         return lambda a, b: torch.matmul(a, b, out=out), args, "torch.matmul(out=)"
     if isinstance(case, Conv2d):
         return lambda x, w: F.conv2d(x, w, padding=1), args, "F.conv2d"
+    if isinstance(case, Model):
+        fn = _model(case)
+        return (torch.compile(fn, dynamic=False) if variant == "torch.compile" else fn), args, variant
     op: str = case.op  # type: ignore[attr-defined]
     if variant == "torch.compile":
         return torch.compile(OPS[op], dynamic=False), args, "torch.compile"
     if op in OPS_OUT:
         return OPS_OUT[op], [*args, torch.empty(case.out_shape)], "eager, out="
     return OPS[op], args, "eager"
+
+
+def _model(case: Model) -> Callable[..., Tensor]:
+    n, gpt, shape = case.positions, case.form == "gpt", (case.channels,)
+
+    def norm(x: Tensor, layer: dict[str, Tensor], which: int) -> Tensor:
+        weight = layer[f"norm{which}"]
+        return F.layer_norm(x, shape, weight, layer[f"bias{which}"], EPS) if gpt else F.rms_norm(x, shape, weight, EPS)
+
+    def linear(x: Tensor, layer: dict[str, Tensor], name: str) -> Tensor:
+        return torch.addmm(layer[f"{name}_bias"], x, layer[name]) if gpt else x @ layer[name]
+
+    def fn(*weights: Tensor) -> Tensor:
+        named = dict(zip(case.shapes(), weights))
+        x = named["x"]
+        for layer in case.of_layers(named):  # type: ignore[arg-type]
+            qkv = linear(norm(x, layer, 1), layer, "qkv").reshape(n, 3, case.heads, case.head)
+            q, k, v = qkv.permute(1, 2, 0, 3)[:, None]
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)[0]
+            x = x + linear(mixed.transpose(0, 1).reshape(n, case.channels), layer, "project")
+            y = norm(x, layer, 2)
+            inner = F.gelu(linear(y, layer, "up")) if gpt else F.silu(y @ layer["gate"]) * (y @ layer["up"])
+            x = x + linear(inner, layer, "down")
+        return x @ named["words"]
+
+    return fn
 
 
 # ---- attention ----

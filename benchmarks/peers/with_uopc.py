@@ -10,6 +10,7 @@ from cases.attention import SOFTCAP, Attention
 from cases.base import Array, Case, empty
 from cases.matmul import Conv2d, Matmul
 from cases.memory import EPS
+from cases.model import Model
 
 import uopc
 from peers import Prepared
@@ -70,7 +71,35 @@ def function(case: Case) -> Callable[..., Tensor]:
         return lambda a, b: a @ b
     if isinstance(case, Conv2d):
         return lambda x, w: x.conv2d(w, padding=1)
+    if isinstance(case, Model):
+        return model(case)
     return OPS[case.op]  # type: ignore[attr-defined]
+
+
+def model(case: Model) -> Callable[..., Tensor]:
+    """The function of all weights, in the order of ``case.shapes()``."""
+    n, gpt = case.positions, case.form == "gpt"
+
+    def norm(x: Tensor, layer: dict[str, Tensor], which: int) -> Tensor:
+        weight = layer[f"norm{which}"]
+        return x.layer_norm(None, weight, layer[f"bias{which}"], EPS) if gpt else x.rms_norm(None, weight, EPS)
+
+    def linear(x: Tensor, layer: dict[str, Tensor], name: str) -> Tensor:
+        return x @ layer[name] + layer[f"{name}_bias"] if gpt else x @ layer[name]
+
+    def fn(*weights: Tensor) -> Tensor:
+        named = dict(zip(case.shapes(), weights))
+        x = named["x"]
+        for layer in case.of_layers(named):  # type: ignore[arg-type]
+            qkv = linear(norm(x, layer, 1), layer, "qkv").reshape(n, 3, case.heads, case.head)
+            mixed = uopc.scaled_dot_product_attention(*qkv.permute(1, 2, 0, 3), is_causal=True)
+            x = x + linear(mixed.transpose(0, 1).reshape(n, case.channels), layer, "project")
+            y = norm(x, layer, 2)
+            inner = linear(y, layer, "up").gelu() if gpt else (y @ layer["gate"]).silu() * (y @ layer["up"])
+            x = x + linear(inner, layer, "down")
+        return x @ named["words"]
+
+    return fn
 
 
 def arguments(case: Case, arrays: dict[str, Array]) -> list[Array | Tensor]:
