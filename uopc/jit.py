@@ -110,10 +110,11 @@ def jit(fn: Callable[..., Any]) -> Jit:
     Random numbers are new at each call, and the same that an uncaptured ``fn`` would draw.
 
     CaptureError if ``fn`` asks for a value that depends on its arguments, changes what it can reach (globals, closure,
-    attributes, lists), draws random numbers from Python or NumPy, or returns no Tensor.  Not noticed: what no Python
-    object shows (files, the clock, prints), and changes in place of arrays larger than 1 MB that ``fn`` reads not as
-    Tensors but in NumPy.  Errors that ``fn`` raises come out as they are.  Positions that are data (``table[tokens]``)
-    are looked at by every run: IndexError, after which the contents of ``out`` are undefined.
+    attributes, containers), reads from an iterator that it names, draws random numbers from Python or NumPy, seeds
+    those of uopc, or returns no Tensor.  Not noticed: what no Python object shows (files, the clock, prints, thread
+    counts), and changes in place of arrays larger than 1 MB that ``fn`` reads not as Tensors but in NumPy. Errors
+    that ``fn`` raises come out as they are. Positions that are data (``table[tokens]``) are looked at by every run:
+    IndexError, after which the contents of ``out`` are undefined.
     """
     return fn if isinstance(fn, Jit) else Jit(fn)
 
