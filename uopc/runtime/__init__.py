@@ -6,8 +6,10 @@ NumPy are imported when first used.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -120,7 +122,12 @@ def _await_imports() -> None:
 
 
 def _is_importing() -> bool:
-    """Whether a module of ours is being imported."""
+    """Whether a module of ours is being imported, or another thread has the lock of one: it has that before there is a
+    module, while it looks for the file."""
+    locks = getattr(importlib._bootstrap, "_module_locks", {})
+    held = (ref() for name, ref in list(locks.items()) if name.startswith("uopc."))
+    if any(getattr(lock, "owner", None) not in (None, threading.get_ident()) for lock in held):
+        return True
     ours = [module for name, module in list(sys.modules.items()) if name.startswith("uopc.")]
     return any(getattr(getattr(module, "__spec__", None), "_initializing", False) for module in ours)
 
