@@ -1,5 +1,7 @@
 """fork, spawn, exit and signals, in processes of their own: none may hang, and none may leave a wrong result."""
 
+import os
+
 import pytest
 
 IN_CHILD = """
@@ -65,7 +67,7 @@ thread.join()
     )
 
 
-@pytest.mark.parametrize("module", ["uopc.runtime.records", "uopc.kernelize", "uopc.render_c"])
+@pytest.mark.parametrize("module", ["uopc.runtime.records", "uopc.kernelize", "uopc.render_c", "shlex"])
 def test_fork_while_another_thread_imports(python, module):
     """Modules are imported when first used; the child must not wait for a lock that nobody in it will release."""
     python(
@@ -91,6 +93,7 @@ in_child(in_child_in_time)
 thread.join()
 """,
         module,
+        CC=os.environ.get("CC", "cc"),  # what names a compiler is taken apart by shlex
         UOPC_VERIFY=None,
     )
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -116,20 +115,16 @@ def _await_imports() -> None:
     """Before a fork: modules are imported when first used, and the lock of one that another thread is importing would
     never be released in the child.
     """
-    patience = time.monotonic() + 10.0  # no import takes as long, unless this thread is the one that imports
+    patience = time.monotonic() + 10.0  # no import takes as long, unless it waits for this thread
     while _is_importing() and time.monotonic() < patience:
         time.sleep(0.001)
 
 
 def _is_importing() -> bool:
-    """Whether a module of ours is being imported, or another thread has the lock of one: it has that before there is a
-    module, while it looks for the file."""
+    """Whether another thread has the lock of a module, of ours or of what ours import."""
     locks = getattr(importlib._bootstrap, "_module_locks", {})
-    held = (ref() for name, ref in list(locks.items()) if name.startswith("uopc."))
-    if any(getattr(lock, "owner", None) not in (None, threading.get_ident()) for lock in held):
-        return True
-    ours = [module for name, module in list(sys.modules.items()) if name.startswith("uopc.")]
-    return any(getattr(getattr(module, "__spec__", None), "_initializing", False) for module in ours)
+    held = (ref() for ref in list(locks.values()))
+    return any(getattr(lock, "owner", None) not in (None, threading.get_ident()) for lock in held)
 
 
 os.register_at_fork(before=_await_imports)
