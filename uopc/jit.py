@@ -112,8 +112,8 @@ def jit(fn: Callable[..., Any]) -> Jit:
     CaptureError if ``fn`` asks for a value that depends on its arguments, changes what it can reach (globals, closure,
     attributes, containers), reads from an iterator that it names, draws random numbers from Python or NumPy, seeds
     those of uopc, or returns no Tensor.  Not noticed: what no Python object shows (files, the clock, prints, thread
-    counts), and changes in place of arrays larger than 1 MB that ``fn`` reads not as Tensors but in NumPy. Errors
-    that ``fn`` raises come out as they are. Positions that are data (``table[tokens]``) are looked at by every run:
+    counts), and changes in place of arrays larger than 1 MB that ``fn`` reads not as Tensors but in NumPy.  Errors
+    that ``fn`` raises come out as they are.  Positions that are data (``table[tokens]``) are looked at by every run:
     IndexError, after which the contents of ``out`` are undefined.
     """
     return fn if isinstance(fn, Jit) else Jit(fn)
