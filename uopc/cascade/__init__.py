@@ -17,7 +17,13 @@ stands as STATE; each result is a COMPONENT of it.
 The parts are found by rewriting and by asking what depends on what; no operator has a name here.  What is right in
 exact arithmetic may still overflow: a derivation that samples tell from the original is refused (``trial``).  A cascade
 is formed only where its reductions share a value that is itself a reduction, which would else be written down or
-computed again.  ``derivations`` tells what was derived, and what was refused and why.
+computed again, and where a block can hold what it sums up for each row.  ``derivations`` tells what was derived, and
+what was refused and why.
+
+What the reductions use of other reductions, their *producers*, a block computes for itself; a STAGE goes around those
+that it would compute again and again (``Frame.written``), or that are better had from memory (``_Search.dear``), with
+what is computed from them element by element (``epilogue``).  To have that as memory, the graph is looked at a second
+time.  A cascade that is left with nothing to share is none.
 """
 
 from __future__ import annotations
