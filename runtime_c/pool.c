@@ -40,8 +40,7 @@
 /* Where threads are refused, asking again for each region would cost more than the region. */
 #define ASK_AGAIN_US 100000
 #define WORKER_STACK (8u << 20) /* as a main thread: kernels keep their tiles on the stack */
-#define KERNEL_STACK (1u << 20) /* what tiles take at most: they fit a second-level cache, with room for other things  \
-                                 */
+#define KERNEL_STACK (1u << 20) /* what tiles take at most: they fit a second-level cache */
 
 /* The ticket: bit 31 open, bit 30 the caller sleeps until the last worker leaves, then wanted and joined threads. */
 #define TICKET_OPEN 0x80000000u
