@@ -96,8 +96,9 @@ LAYERS = (
     Layer(
         "cascade",  # its parts; the package's face is a pass
         (
-            *(f"uopc.cascade.{name}" for name in ("lift", "survey", "epilogue", "frame", "chain", "factors")),
+            *(f"uopc.cascade.{name}" for name in ("lift", "survey", "frame", "chain", "factors")),
             *(f"uopc.cascade.{name}" for name in ("samples", "derivation", "trial", "known", "formulas", "parts")),
+            *(f"uopc.cascade.{name}" for name in ("group", "written", "search")),
         ),
         Inner.ORDERED,
     ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections import Counter
 from collections.abc import Callable, Collection
 from functools import cached_property
@@ -18,6 +17,9 @@ from uopc.rangeify.context import ZERO, Combine, Idx, Request
 from uopc.rangeify.movement import MOVES
 from uopc.rangeify.values import VALUES
 from uopc.uop import UOp
+
+# More reductions over one axis than this, each using the ones before, are layers of a network and no cascade.
+MAX_MEMBERS = 16
 
 
 class Refused(Exception):
@@ -74,10 +76,6 @@ class Body:
     def at_output(self, part: UOp) -> UOp:
         """A part that does not vary, at the shape of the result."""
         return at_output(part, self.axis, self.reduce.shape)
-
-
-# More reductions over one axis than this, each using the ones before, are layers of a network and no cascade.
-MAX_MEMBERS = 16
 
 
 class Frame:
@@ -179,8 +177,7 @@ class Frame:
             asked = self.asked(u) if u in self.hidden else self.places[u]
             if len(asked) != 1:
                 raise Refused(f"a running value is asked for at {len(asked)} places")
-            wide = [i for i, n in zip(asked[0], u.shape) if n != 1]
-            if any(i.op is not Ops.RANGE for i in wide) or len(set(wide)) != len(wide):
+            if _own_ranges(asked[0], u.shape) is None:
                 raise Refused("a running value is asked for at a moved index")
 
     def check_shared(self) -> None:
@@ -194,9 +191,9 @@ class Frame:
         uses = Counter(u for body in self.bodies.values() for u in body.reductions)
         return [u for u in self.producers if uses[u] > 1]
 
-    def holds(self, some: Collection[UOp]) -> bool:
+    def uses_any(self, some: Collection[UOp]) -> bool:
         """Whether one of ``some`` is part of a body."""
-        return any(u in some for body in self.bodies.values() for u in cone(body.reduce.src[0], ENDS, sys.maxsize - 1))
+        return any(u in some for body in self.bodies.values() for u in cone(body.reduce.src[0], ENDS))
 
     def rows(self) -> set[UOp]:
         """The ranges along which the cascade has rows: those of all its reductions, and of what they combine."""
@@ -224,9 +221,8 @@ class Frame:
         out: dict[UOp, None] = {}
         for u in sorted(self.producers, key=self.survey.place.__getitem__):
             asked = self.asked(u)
-            wide = [i for i, n in zip(asked[0], u.shape) if n != 1]
-            moved = len(asked) != 1 or any(i.op is not Ops.RANGE for i in wide) or len(set(wide)) != len(wide)
-            if moved or not rows <= set(wide) or u.arg.order is Order.LANES or self._nested(u, out):
+            ranges = _own_ranges(asked[0], u.shape) if len(asked) == 1 else None
+            if ranges is None or not rows <= ranges or u.arg.order is Order.LANES or self._nested(u, out):
                 out[u] = None
         return list(out)
 
@@ -234,6 +230,13 @@ class Frame:
         """Whether a producer goes into ``u`` that is not ``written``, nor part of one that is."""
         inside = [p for p in self.producers if p not in written]
         return self.survey.needs(u.src, inside, written)
+
+
+def _own_ranges(at: Idx, shape: tuple[int, ...]) -> set[UOp] | None:
+    """The ranges at which a value of some shape is asked for; None where its axes do not each have one of their own."""
+    wide = [i for i, n in zip(at, shape) if n != 1]
+    ranges = {i for i in wide if i.op is Ops.RANGE}
+    return ranges if len(ranges) == len(wide) else None
 
 
 def members_in(part: UOp, members: Collection[UOp]) -> dict[UOp, UOp]:

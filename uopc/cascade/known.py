@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 
 from uopc._hot.graph import cone
@@ -15,6 +14,8 @@ from uopc.ops import Ops, ParamArg
 from uopc.uop import UOp
 
 MAX_KNOWN = 512
+# Apart from what frames (from -1) and trials (from -1000) number.
+FIRST_NUMBER = -2000
 # For reductions over numbered memory their pieces, or why they are refused.
 _known: dict[tuple[UOp, ...], tuple[Piece, ...] | str] = {}
 
@@ -22,7 +23,7 @@ _known: dict[tuple[UOp, ...], tuple[Piece, ...] | str] = {}
 def derived(frame: Frame, parts: Mapping[UOp, Parts], pieces: Mapping[UOp, Piece]) -> dict[UOp, Piece]:
     """``pieces``, and those of the reductions that a frame adds, taken apart in ``parts``; Refused where they cannot be
     corrected, or samples tell them from the original."""
-    if frame.survey.needs(frame.producers, frame.members):
+    if frame.survey.needs(frame.producers, frame.members):  # memory in their place would hide that
         return _derived(frame, parts, pieces)
     numbered = _numbered([*pieces, *frame.members])
     key = tuple(u.substitute(numbered) for u in (*pieces, frame.members[-1]))
@@ -47,9 +48,9 @@ def _numbered(reductions: list[UOp]) -> dict[UOp, UOp]:
     """Memory for what reductions are made of, beside each other."""
     out: dict[UOp, UOp] = {}
     for r in reductions:
-        for u in cone(r.src[0], ENDS, sys.maxsize - 1):
+        for u in cone(r.src[0], ENDS):
             if u.op in LEAVES and u not in reductions and u not in out:
-                out[u] = UOp(Ops.BUFFER, (), ParamArg(-2000 - len(out), u.dtype, u.shape))
+                out[u] = UOp(Ops.BUFFER, (), ParamArg(FIRST_NUMBER - len(out), u.dtype, u.shape))
     return out
 
 
