@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -12,6 +13,10 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+# What a shell starts in the background ignores SIGINT, and so would all that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tests start Python processes from wherever pytest was started, which may be a checkout without built modules: they too
 # see the installed package.  (Python 3.10 knows no such variable: see `elsewhere`.)
