@@ -292,3 +292,30 @@ def test_equal_layers_share_their_kernels():
     attention = [k for k in plan.kernels if k.name == f"r_{B}_{H}_{N}_{D}"]
     assert len(attention) == 3 and all(k is attention[0] for k in attention)
     right(x)
+
+
+def pooled(x: Tensor) -> Tensor:
+    return x.layer_norm(x.shape[-1]).mean(1)
+
+
+TWICE: dict[str, Callable[[int], Tensor]] = {
+    "a norm, a mean and a product": lambda b: pooled(draw(b, 5, 16)) @ draw(16, 4),
+    "a softmax and a sum": lambda b: draw(b, 5, 16).softmax(-1).sum(1) @ draw(16, 4),
+    "a product, a maximum and a product": lambda b: (draw(b, 5, 8) @ draw(8, 16)).max(1) @ draw(16, 4),
+    "a product, a mean along its last axis and a product": lambda b: (
+        (draw(b, 8, 64) @ draw(64, 16)).mean(2) @ draw(8, 4)
+    ),
+    "a product with itself and a product": lambda b: draw(b, 5, 14) @ draw(b, 5, 14).mT @ draw(5, 16),
+    "a product, turned, and a product": lambda b: (draw(b, 8, 16) @ draw(16, 4)).mT @ draw(8, 2),
+    "a sum over two axes and a product": lambda b: (
+        (draw(b, 3, 6, 5) * draw(b, 3, 1, 5, seed=1)).sum((1, 3)) @ draw(6, 7)
+    ),
+}
+
+
+@pytest.mark.parametrize("batch", [1, 7, 8, 9, 33, 64])
+@pytest.mark.parametrize("name", TWICE)
+def test_what_a_batch_and_a_block_both_vary_is_no_operand_of_rows(name, batch):
+    """A block packs, of an operand, one element of each axis that it does not run over: along axes that it does run
+    over, and reduced axes that are not the last, it read beyond the tile (NaN, or a segmentation fault)."""
+    right(TWICE[name](batch))

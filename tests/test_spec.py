@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from uopc.linearize import linearize
 from uopc.ops import Stage
 from uopc.spec import INVARIANTS, SpecError, verify
 from uopc.uop import AxisType, KernelInfo, Ops, ParamArg, ReduceArg, UOp, dtypes, range_, sink
@@ -160,6 +161,16 @@ def gate_lanes() -> UOp:
 
 
 U = AxisType.UNROLL
+
+
+def in_a_tile(at: int) -> UOp:
+    """A program that fills a tile of eight elements, from one behind ``at`` on."""
+    tile, j = UOp(Ops.ALLOC, (), ParamArg(7, dtypes.float32, (8,))), range_(8, 0)
+    filled = tile.after(tile.index(j + at + 1).store(1.0).end(j))
+    k = range_(4, 1)
+    return sink(OUT.index(k).store(filled.after(k).index(k).load()).end(k))
+
+
 BROKEN = [
     (1, "RANGE in a tensor graph", sink(i), Stage.TENSOR, "not legal here"),
     (1, "movement in a loop", sink(UOp(Ops.FLIP, (tensor(),), (0,))), Stage.LOOP, "not legal here"),
@@ -238,6 +249,8 @@ BROKEN = [
     (21, "float64", sink(wide_power().end(i)), Stage.LOOP, "float64"),
     (22, "lanes", sink(shuffled((0, 1, 2)).end(i)), Stage.LOOP, "(0, 1, 2) of twice 4 lanes"),
     (22, "beyond", sink(shuffled((0, 1, 2, 8)).end(i)), Stage.LOOP, "(0, 1, 2, 8) of twice 4 lanes"),
+    (23, "beyond", linearize(in_a_tile(0)), Stage.LINEAR, "elements 1 to 8 of"),
+    (23, "before", linearize(in_a_tile(-2)), Stage.LINEAR, "elements -1 to 6 of"),
 ]
 
 

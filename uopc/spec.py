@@ -6,6 +6,7 @@ The op table (``ops.TABLE``) says for each op how many sources and what argument
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
@@ -39,6 +40,7 @@ INVARIANTS = {
     20: "a STORE past the caches and a LOAD that fetches ahead are of consecutive elements of a BUFFER, without a gate",
     21: "a LOOKUP has 16 numbers, an int32 for an index and gives float32; LDEXP is of float32",
     22: "a SHUFFLE names a lane of its two sources for each of its own",
+    23: "in a LINEAR list, what is accessed of an ALLOC lies inside it",
 }
 
 TILE = (AxisType.UPCAST, AxisType.UNROLL, AxisType.VECTOR)
@@ -270,6 +272,17 @@ def _reads(store: UOp, cell: UOp) -> bool:
     return any(s.op is Ops.LOAD and s.src[0] is place for v in (store.src[1], *store.src[1].src) for s in (v, *v.src))
 
 
+def _inside(order: list[UOp]) -> Iterator[Fault]:
+    """Invariant 23, by the bounds of the index: a tile that lacks an axis is read beyond its end."""
+    for u in order:
+        if u.op in (Ops.LOAD, Ops.STORE) and _memory(u.src[0]).op is Ops.ALLOC:
+            cell, index = _memory(u.src[0]), u.src[0]
+            size, first = math.prod(cell.arg.shape), index.src[1]
+            lanes = max(index.dtype.count // cell.dtype.count, 1)
+            if first.vmin < 0 or first.vmax + lanes > size:
+                yield 23, u, f"elements {first.vmin} to {first.vmax + lanes - 1} of {cell!r}, which has {size}"
+
+
 # ---- loops ---------------------------------------------------------------------------------------
 
 
@@ -424,6 +437,7 @@ def _faults(graph: UOp, order: list[UOp], stage: Stage) -> Iterator[Fault]:
         yield from _loops(order, graph, stage)
         yield from _accumulators(order)
     if stage is Stage.LINEAR:
+        yield from _inside(order)
         yield from _linear(graph)
 
 

@@ -395,7 +395,8 @@ def _with_stages(
                 pairs = dotted(u) if machine.has_bf16_dot else u
                 packs[u] = pairs if pairs.op is Ops.REDUCE else u
                 if rows:
-                    packs[u] = packed_rows(packs[u], kept[rows[0]], sizes)
+                    fixed = [kept[a] for a, i in enumerate(at) if known.get(i) in layout.everywhere and a != rows[0]]
+                    packs[u] = packed_rows(packs[u], kept[rows[0]], fixed, sizes)
     memo: dict[UOp, UOp] = {}
     for u in toposort(node):
         src = tuple(memo[s] for s in u.src)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from uopc._hot.graph import of_ops
 from uopc.blockize.sizes import Sizes
@@ -85,15 +85,21 @@ def packed(u: UOp, lanes: int, width: int, opts: Opts, view: View) -> UOp:
     return UOp(Ops.EXPAND, (UOp(Ops.PERMUTE, (UOp(Ops.STAGE, (small,), Tile(extents, fill)),), back),), shape)
 
 
-def packed_rows(u: UOp, rows: int, sizes: Sizes) -> UOp:
-    """A REDUCE whose operands that only the rows and its own axes vary are packed, once for a block of rows."""
+def packed_rows(u: UOp, rows: int, fixed: Collection[int], sizes: Sizes) -> UOp:
+    """A REDUCE whose operands that the rows and its own last axis vary are packed, once for a block of rows.
+
+    fixed: the axes of which a block has one element.  An operand that varies along any other is left as it is: its tile
+    would hold one element of what the block runs over.
+    """
     x = u.src[0]
     view = View(x.shape)
+    last = len(x.shape) - 1
+    held = {rows, *fixed, *({last} & set(u.arg.axes))}
     out: dict[UOp, UOp] = {}
     others = [a for a in range(len(x.shape)) if a != rows and a not in u.arg.axes and x.shape[a] > 1]
     for axis in others:
         for p in shared_parts(x, axis, view):
-            if rows in view.axes(p) and p not in out:
+            if rows in view.axes(p) and held.issuperset(view.axes(p)) and p not in out:
                 out[p] = packed(p, rows, sizes.rows, Opts(vector=rows, lanes=sizes.lanes), view)
     return u.replace(src=(x.substitute(out),)) if out else u
 
