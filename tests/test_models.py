@@ -13,7 +13,7 @@ import pytest
 from reference import evaluate
 
 import uopc
-from uopc import Tensor
+from uopc import Tensor, pipeline
 from uopc.count import count
 from uopc.ops import AxisType, Ops, ParamArg
 from uopc.pipeline import Plan, make_plan
@@ -319,3 +319,14 @@ def test_what_a_batch_and_a_block_both_vary_is_no_operand_of_rows(name, batch):
     """A block packs, of an operand, one element of each axis that it does not run over: along axes that it does run
     over, and reduced axes that are not the last, it read beyond the tile (NaN, or a segmentation fault)."""
     right(TWICE[name](batch))
+
+
+def test_a_plan_whose_tiles_are_too_large_is_cut_at_its_reductions(monkeypatch):
+    """What blocks hold is bounded before there are blocks; where that was too little, the plan is another one."""
+    monkeypatch.setattr("uopc.render_c.STACK_BYTES", 8192)
+    pipeline._kernels.clear()
+    out = (draw(65, 48) @ draw(70, 48, seed=1).T).softmax(-1) @ draw(70, 100)
+    plan = make_plan([out.uop])
+    assert len(plan.kernels) > 1 and not any(u.op is Ops.CASCADE for k in plan.kernels for u in toposort(k.root))
+    right(out)
+    pipeline._kernels.clear()

@@ -36,7 +36,7 @@ from uopc.opt.transpose import transpose
 from uopc.opt.words import words
 from uopc.options import Options, current, environment
 from uopc.rangeify import Ctx, Opts, lower_stores
-from uopc.render_c import render_c
+from uopc.render_c import TilesTooLarge, render_c
 from uopc.runtime.device import Device, device
 from uopc.simplify import simplify
 from uopc.uop import DType, UOp, format_graph, sink, toposort
@@ -434,4 +434,10 @@ def plan_for(root: UOp, options: Options) -> Plan:
     """The plan of a SINK whose sources are STAGEs.  Its kernels have the usual sizes; ``uopc.runtime.tune`` finds
     others."""
     settings = Settings(replace(options, tune=0), device())
-    return _Split(run_stages(TENSOR_STAGES, prepared(root, options), settings), settings).run()
+    try:
+        return _Split(run_stages(TENSOR_STAGES, prepared(root, options), settings), settings).run()
+    except TilesTooLarge:
+        if options.fuse_reduce is not None:
+            raise
+        # rows of a cascade that lie elsewhere in each result may leave blocks with more than was foreseen
+        return plan_for(root, replace(options, fuse_reduce=False))

@@ -26,10 +26,14 @@ from uopc.ops import Ops
 from uopc.render_c.kernel import Kernel
 from uopc.uop import UOp, toposort
 
-__all__ = ["STACK_BYTES", "render_c"]
+__all__ = ["STACK_BYTES", "TilesTooLarge", "render_c"]
 
 # What a kernel keeps for each thread stands on that thread's stack, of 8 MB where nobody says otherwise.
 STACK_BYTES = 4 << 20
+
+
+class TilesTooLarge(ValueError):
+    """What a kernel keeps does not fit a thread's stack."""
 
 
 def render_c(root: UOp, name: str) -> str:
@@ -49,7 +53,9 @@ def render_c(root: UOp, name: str) -> str:
         root = sys.modules[__name__].to_linear(root)
     kept = sum(u.dtype.itemsize * math.prod(u.arg.shape) for u in of_ops(root.src, Ops.ALLOC))
     if kept > STACK_BYTES:
-        raise ValueError(f"{name} would keep {kept} bytes in ALLOCs, and a thread's stack has room for {STACK_BYTES}")
+        raise TilesTooLarge(
+            f"{name} would keep {kept} bytes in ALLOCs, and a thread's stack has room for {STACK_BYTES}"
+        )
     return Kernel(root, name, parameters).print()
 
 
