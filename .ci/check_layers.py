@@ -65,7 +65,7 @@ LAYERS = (
         ),
         Inner.ORDERED,
     ),
-    Layer("graph", ("uopc.uop", "uopc.spec"), Inner.ORDERED),
+    Layer("graph", ("uopc.uop", "uopc.terms", "uopc.spec"), Inner.ORDERED),
     Layer("simplify", ("uopc.simplify",), Inner.ISOLATED),
     # below the passes: schedule, layout and blockize range a kernel to see how its addresses move
     Layer(
@@ -98,7 +98,7 @@ LAYERS = (
         (
             *(f"uopc.cascade.{name}" for name in ("lift", "survey", "frame", "chain", "factors")),
             *(f"uopc.cascade.{name}" for name in ("samples", "derivation", "trial", "known", "formulas", "parts")),
-            *(f"uopc.cascade.{name}" for name in ("group", "written", "search")),
+            *(f"uopc.cascade.{name}" for name in ("group", "written", "unrounded", "search")),
         ),
         Inner.ORDERED,
     ),
@@ -122,7 +122,7 @@ LAYERS = (
     Layer(
         "passes",
         (
-            *(f"uopc.{name}" for name in ("invariant", "cascade", "kernelize", "joint", "blockize")),
+            *(f"uopc.{name}" for name in ("widen", "summation", "cascade", "kernelize", "joint", "blockize")),
             *(f"uopc.{name}" for name in ("decompose", "linearize", "count")),
             "uopc.render_c",
             "uopc.opt.*",

@@ -1,10 +1,10 @@
 """Accuracy of the float32 functions that decompose makes, in ULP against float64, measured in C.
 
-    python benchmarks/accuracy.py [--all] [--contract off] [--threads N] [NAME ...]
+    python benchmarks/accuracy.py [--all] [--threads N] [NAME ...]
 
 By default one float32 in 61 is tried, which takes seconds; ``--all`` tries all 2^32: one to three minutes a function.
 ``pow`` takes pairs: every sample as the base, with exponents that make results of every size.
-The code is what a kernel computes: the decomposed graph, compiled with contraction of a*b+c unless ``--contract off``.
+The code is what a kernel computes: the decomposed graph, in which every FMA is said.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ void measure(unsigned long first, unsigned long last, unsigned long step, double
 """
 
 
-def harness(name: str, contract: str) -> tuple[ctypes.CDLL, int, int]:
+def harness(name: str) -> tuple[ctypes.CDLL, int, int]:
     """The compiled measurement of a function, and how many ALU nodes it is (of all types, of float64)."""
     op = Ops[name.upper()]
     arity = TABLE[op].arity[0]
@@ -81,7 +81,7 @@ def harness(name: str, contract: str) -> tuple[ctypes.CDLL, int, int]:
     call = "kernel(y, x, z, n)" if arity == 2 else "kernel(y, x, n)"
     want = f"{name}(x[i], z[i])" if arity == 2 else f"{name}((double)x[i])"
     source = "static " + function("kernel", root) + HARNESS.replace("CALL", call).replace("WANT", want)
-    flags = tuple(f for f in FLAGS if f != "-O2") + ("-O3", f"-ffp-contract={contract}")
+    flags = tuple(f for f in FLAGS if f != "-O2") + ("-O3",)
     return load(source, flags), len(nodes), sum(u.dtype is dtypes.float64 for u in nodes)
 
 
@@ -105,12 +105,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=NAMES, metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--all", action="store_true", help="all 2^32 inputs")
-    parser.add_argument("--contract", choices=("fast", "off"), default="fast")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     args = parser.parse_args()
     print(f"{'function':9} {'max ULP':>8} {'wrong':>6} {'nodes':>6} {'of f64':>7} {'seconds':>8}  worst at")
     for name in args.names:
-        library, nodes, wide = harness(name, args.contract)
+        library, nodes, wide = harness(name)
         start = time.perf_counter()
         error, x, y, wrong = measure(library, 1 if args.all else SAMPLED, args.threads)
         where = f"{x.hex()}, {y.hex()}" if name == "pow" else x.hex()

@@ -14,6 +14,8 @@ A CAST of a float that the integer type does not hold gives what x86-64 gives; `
 
 from __future__ import annotations
 
+import ctypes
+import ctypes.util
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -223,6 +225,26 @@ def _ldexp(x: Array, n: Array) -> Array:
     return np.ldexp(x, np.where(np.isnan(n), 0, np.floor(n)).astype(np.int32))
 
 
+_LIBM = ctypes.CDLL(ctypes.util.find_library("m"))
+_LIBM.fma.restype, _LIBM.fma.argtypes = ctypes.c_double, [ctypes.c_double] * 3
+FMA = np.frompyfunc(_LIBM.fma, 3, 1)
+
+
+def _fma(a: Array, b: Array, c: Array) -> Array:
+    """One rounding: float32 by way of float64 rounded to odd, float64 by C's own function."""
+    if a.dtype == np.float64:
+        return np.asarray(FMA(a, b, c), np.float64)
+    product, addend = a.astype(np.float64) * b, c.astype(np.float64)  # exact
+    near = product + addend
+    back = near - addend
+    lost = (product - back) + (addend - (near - back))
+    inexact = (lost != 0) & np.isfinite(near)
+    # towards 0, and then the last bit: a sum that was rounded up is one too far
+    outward = inexact & ((lost > 0) == (near < 0)) & (near != 0)
+    bits = near.view(np.int64) - outward
+    return np.where(inexact, (bits | 1).view(np.float64), near).astype(np.float32)
+
+
 COMPUTE: dict[Ops, Callable[..., Any]] = {
     Ops.RECIP: _recip, Ops.SQRT: np.sqrt, Ops.EXP: np.exp, Ops.EXP2: np.exp2, Ops.EXPM1: np.expm1,
     Ops.LOG: np.log, Ops.LOG2: np.log2, Ops.LOG1P: np.log1p, Ops.SIN: np.sin, Ops.COS: np.cos, Ops.TAN: np.tan,
@@ -232,5 +254,5 @@ COMPUTE: dict[Ops, Callable[..., Any]] = {
     Ops.MAX: np.maximum, Ops.MIN: np.minimum, Ops.CMPLT: np.less,
     Ops.CMPLE: np.less_equal, Ops.CMPEQ: np.equal, Ops.CMPNE: np.not_equal, Ops.AND: np.bitwise_and,
     Ops.OR: np.bitwise_or, Ops.XOR: np.bitwise_xor, Ops.SHL: lambda a, b: _shift(np.left_shift, a, b),
-    Ops.SHR: lambda a, b: _shift(np.right_shift, a, b), Ops.WHERE: np.where,
+    Ops.SHR: lambda a, b: _shift(np.right_shift, a, b), Ops.WHERE: np.where, Ops.FMA: _fma,
 }  # fmt: skip

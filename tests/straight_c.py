@@ -15,8 +15,7 @@ from uopc.dtype import DType, dtypes
 from uopc.ops import ALU, Ops, ParamArg
 from uopc.uop import UOp, range_, toposort
 
-FLAGS = ("-O2", "-march=native", "-fwrapv", "-fno-math-errno", "-fno-trapping-math")
-CONTRACT = ("-ffp-contract=fast",)
+FLAGS = ("-O2", "-march=native", "-fwrapv", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
 INFIX = {
     Ops.ADD: "+", Ops.MUL: "*", Ops.DIV: "/", Ops.IDIV: "/", Ops.MOD: "%", Ops.AND: "&", Ops.OR: "|", Ops.XOR: "^",
     Ops.SHL: "<<", Ops.SHR: ">>", Ops.CMPLT: "<", Ops.CMPLE: "<=", Ops.CMPEQ: "==", Ops.CMPNE: "!=",
@@ -97,7 +96,7 @@ def function(name: str, root: UOp) -> str:
     return "\n".join([head, "  for (long i = 0; i < n; i++) {", *lines, store, "  }", "}", ""])
 
 
-def load(source: str, flags: tuple[str, ...] = CONTRACT) -> ctypes.CDLL:
+def load(source: str, flags: tuple[str, ...] = ()) -> ctypes.CDLL:
     """Compile and open a shared object; its file is gone when this returns."""
     with tempfile.TemporaryDirectory(prefix="uopc-straight-c-") as folder:
         path = os.path.join(folder, "unit.c")

@@ -12,12 +12,12 @@ from fixed import MACHINE
 import uopc
 from uopc import Tensor
 from uopc.blockize import blockize
-from uopc.count import memory_of, products
+from uopc.count import products
 from uopc.count import times as runs
 from uopc.ops import Ops
 from uopc.opt.schedule import schedule
 from uopc.pipeline import Plan, make_plan
-from uopc.uop import toposort
+from uopc.uop import memory_of, toposort
 
 D = 64
 

@@ -1,6 +1,6 @@
 """decompose: what each function costs in accuracy and nodes; integers, casts and halves mean what ops.py says.
 
-Accuracy is measured twice: by the interpreter, which never contracts a*b+c, and by C compiled with contraction.
+Accuracy is measured twice: by the interpreter, and by C.
 """
 
 from __future__ import annotations
@@ -95,12 +95,12 @@ def samples():
 
 
 @functools.cache
-def compiled(op: Ops, lanes: int = 1, contract: bool = True):
+def compiled(op: Ops, lanes: int = 1):
     """The float32 function ``op`` as C: ``f(out, *inputs)``."""
     arity = TABLE[op].arity[0]
     args = [straight_c.operand(slot, dtypes.float32, lanes) for slot in range(arity)]
     source = straight_c.function("f", lowered(UOp(op, tuple(args))))
-    library = straight_c.load(source, straight_c.CONTRACT if contract else ("-ffp-contract=off",))
+    library = straight_c.load(source)
     return functools.partial(straight_c.call, library, "f", lanes=lanes)
 
 
@@ -121,7 +121,7 @@ def test_functions_are_within_their_bounds(op):
 
 @needs_compiler
 @pytest.mark.parametrize("op", FUNCTIONS, **by_name)
-def test_functions_are_within_their_bounds_where_the_compiler_contracts(op):
+def test_functions_are_within_their_bounds_in_c(op):
     x = samples()
     (expected,) = evaluate([UOp(op, (leaf(x),))], exact=True)
     got = np.empty_like(x)
@@ -133,12 +133,12 @@ def test_functions_are_within_their_bounds_where_the_compiler_contracts(op):
 
 @needs_compiler
 @pytest.mark.parametrize("op", FUNCTIONS, **by_name)
-def test_vectors_and_c_without_contraction_give_the_bits_of_the_interpreter(op):
+def test_vectors_and_c_give_the_bits_of_the_interpreter(op):
     x = np.ascontiguousarray(samples()[::7])
     x = x[: len(x) // 16 * 16]
     (expected,) = evaluate([lowered(UOp(op, (leaf(x),)))])
     got = np.empty_like(x)
-    compiled(op, lanes=16, contract=False)(got, x)
+    compiled(op, lanes=16)(got, x)
     same(got, expected)
 
 

@@ -194,7 +194,12 @@ def test_sums_of_bfloat16_in_float32_are_dot_products_too(monkeypatch: pytest.Mo
 def test_what_has_more_digits_than_a_bfloat16_is_not_rounded_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     (a, _), (b, _) = draw(64, 64), draw(64, 64, seed=1)
     single = Tensor(np.ones((64, 64), np.float32))
-    for value in (a.cast("float32") @ single, ((a + 1.0) * b).sum(1), a.half() @ b.half(), (a * b).max(1)):
+    for value in (
+        a.cast("float32") @ single,
+        ((a.float() + 1.0) * b.float()).sum(1),
+        a.half() @ b.half(),
+        (a * b).max(1),
+    ):
         assert Ops.DOT2 not in ops_of(plan(value, monkeypatch))
 
 

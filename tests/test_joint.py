@@ -11,13 +11,13 @@ import pytest
 
 import uopc
 from uopc import Tensor
-from uopc.count import memory_of
 from uopc.inspect.recompute import reductions
 from uopc.ops import Ops
 from uopc.options import Options
 from uopc.pipeline import Plan, Settings, make_plan
 from uopc.runtime import num_threads
 from uopc.runtime.device import device
+from uopc.uop import memory_of
 
 Array = np.ndarray[Any, Any]
 

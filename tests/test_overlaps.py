@@ -9,11 +9,11 @@ import pytest
 
 import uopc
 from uopc import Tensor
-from uopc.count import memory_of, products, times
+from uopc.count import products, times
 from uopc.ops import Ops
 from uopc.pipeline import Kernel, make_plan
 from uopc.tensor.convolution import windows
-from uopc.uop import UOp, dtypes, toposort
+from uopc.uop import UOp, dtypes, memory_of, toposort
 
 
 def kernel_of(t: Tensor) -> Kernel:

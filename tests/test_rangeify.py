@@ -180,8 +180,8 @@ def passes(root, n, d, opt):
     slots = [u.arg.slot for u in kernel.linear.src if u.op is Ops.BUFFER]
     products = 0
     for u, n_runs in runs.items():
-        loads = [s.src[0].src[0] for s in u.src if s.op is Ops.LOAD]
-        if u.op is Ops.MUL and len(loads) == 2 and all(b.op is Ops.BUFFER for b in loads):
+        loads = [s.src[0].src[0] for s in u.src[:2] if s.op is Ops.LOAD]
+        if u.op in (Ops.MUL, Ops.FMA) and len(loads) == 2 and all(b.op is Ops.BUFFER for b in loads):
             products += n_runs * u.dtype.count
     assert len(slots) == 4
     return products / (n * n * d)

@@ -333,7 +333,9 @@ def test_equal_programs_are_equal_text() -> None:
 def test_accumulators_update_in_place() -> None:
     i = range_(12, 0)
     total = reduce(Ops.ADD, buffer(1, 12).index(i).load() * 2.0, i)
-    assert "a0 += d1[i0] * 2.0f;" in render_c(sink(buffer(0, 1).index(0).store(total)), "k")
+    assert "a0 = fma_f32(d1[i0], 2.0f, a0);" in render_c(sink(buffer(0, 1).index(0).store(total)), "k")
+    total = reduce(Ops.ADD, buffer(1, 12).index(i).load(), i)
+    assert "a0 += d1[i0];" in render_c(sink(buffer(0, 1).index(0).store(total)), "k")
 
 
 def test_the_state_of_a_thread_is_declared_inside_the_parallel_loop() -> None:

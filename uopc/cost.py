@@ -423,7 +423,8 @@ def _crowding(array: _Array, footprint: float, way: int) -> float:
 
 
 def operations(values: list[UOp]) -> Iterable[tuple[UOp, float]]:
-    """The operations of a nest, and how many simple ones each takes; a product that is added takes none of its own."""
+    """The operations of a nest, and how many simple ones each takes; a product that a reduction adds takes none of
+    its own."""
     order = toposort(values)
     uses: dict[UOp, list[UOp]] = {}
     for u in order:
@@ -437,5 +438,5 @@ def operations(values: list[UOp]) -> Iterable[tuple[UOp, float]]:
             yield u.src[0], MAXIMUM if u.arg.op in (Ops.MAX, Ops.MIN) else 1.0
         elif u.op in ALU:
             users = uses.get(u, [])
-            fused = len(users) == 1 and users[0].op in (Ops.ADD, Ops.REDUCE) and u.dtype.is_float
+            fused = len(users) == 1 and users[0].op is Ops.REDUCE and users[0].arg.op is Ops.ADD and u.dtype.is_float
             yield u, 0.0 if fused else WEIGHTS.get(u.op, 1.0)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from uopc.ops import ALU, COMPARE, Ops
-from uopc.uop import UOp, dtypes, ranges_in, toposort
+from uopc.uop import UOp, dtypes, memory_of, ranges_in, toposort
 
 MAX_GRID = 1 << 22
 # Operations of one lane, where it is more than one.
@@ -103,12 +103,6 @@ def times(linear: UOp) -> dict[UOp, int]:
     return out
 
 
-def memory_of(u: UOp) -> UOp:
-    while u.op in (Ops.AFTER, Ops.INDEX):
-        u = u.src[0]
-    return u
-
-
 def products(linear: UOp, slots: Collection[int]) -> int:
     """How many multiplications have an element of one of the BUFFERs ``slots``, or of a tile copied from one, for a
     factor."""
@@ -120,7 +114,7 @@ def products(linear: UOp, slots: Collection[int]) -> int:
             read.add(u)
         elif u.op is Ops.STORE and u.src[1] in read and _place(u)[0] is Ops.ALLOC:
             counted.add(_place(u))
-        elif u.op is Ops.MUL and not read.isdisjoint(u.src):
+        elif u.op in (Ops.MUL, Ops.FMA) and not read.isdisjoint(u.src):
             found.append(u)
     runs = times(linear)
     return sum(runs[u] * u.dtype.count for u in found)

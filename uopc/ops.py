@@ -454,8 +454,9 @@ TABLE: dict[Ops, OpInfo] = {
     # PAIRs a and b and a sum c: c + a.high * b.high, then that + a.low * b.low, each rounded to float32.  Operands and
     # sums below its normal numbers may count as 0.
     Ops.DOT2: OpInfo((3, 3), DTypeRule.DOT, Kind.ALU, Stage.ALL),
-    # a * b + c, rounded once: made by accumulate where the order of a sum is fixed
-    Ops.FMA: OpInfo((3, 3), DTypeRule.SAME, Kind.ALU, Stage.REGISTER | Stage.LINEAR, flags=Flags.FLOAT_ONLY),
+    # a * b + c, rounded once where the processor has an instruction for it, else twice: made where a sum takes its
+    # products, and by decompose; the C compiler makes none
+    Ops.FMA: OpInfo((3, 3), DTypeRule.SAME, Kind.ALU, Stage.ALL, flags=Flags.FLOAT_ONLY),
 }
 assert set(TABLE) == set(Ops)
 

@@ -21,7 +21,6 @@ from uopc.blockize import block_candidates, blockize
 from uopc.cascade import cascade
 from uopc.cost import Candidate
 from uopc.decompose import decompose
-from uopc.invariant import invariant
 from uopc.joint import Store, at_root, joint, order
 from uopc.kernelize import kernelize, runs
 from uopc.linearize import linearize
@@ -39,7 +38,9 @@ from uopc.rangeify import Ctx, Opts, lower_stores
 from uopc.render_c import TilesTooLarge, render_c
 from uopc.runtime.device import Device, device
 from uopc.simplify import simplify
+from uopc.summation import summation
 from uopc.uop import DType, UOp, format_graph, sink, toposort
+from uopc.widen import widen
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,12 @@ def _blockize(root: UOp, settings: Settings) -> UOp:
     return root if root.arg.settled else blockize(root, settings.machine)
 
 
+VALUE_STAGES = (  # what each value is, before it is asked how it is computed
+    Step("widen", lambda g, s: widen(g), Stage.TENSOR),
+    Step("summation", lambda g, s: summation(g) if s.options.batch_invariant else g, Stage.TENSOR),
+)
 TENSOR_STAGES = (
+    *VALUE_STAGES,
     Step("cascade", lambda g, s: cascade(g, s.options.fuse_reduce), Stage.TENSOR),
     Step("kernelize", lambda g, s: kernelize(g, s.options.fuse_reduce), Stage.TENSOR),
     Step("layout", _layout, Stage.TENSOR),
@@ -207,7 +213,6 @@ class Plan:
     each temporary.
     results: for each root, the number of the buffer that holds it.  input_numbers: the slot that each input had in the
     graph.
-    exact: the C compiler must round every product, and contract none with a sum.
     """
 
     calls: list[Call]
@@ -216,7 +221,6 @@ class Plan:
     outs: list[tuple[DType, tuple[int, ...]]]
     temps: list[tuple[DType, int]]
     results: list[int]
-    exact: bool = False
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -286,7 +290,7 @@ class _Split:
         outs = [(u.dtype, u.shape) for u in self.outs]
         slots = [u.arg.slot for u in self.inputs]
         results = [self.numbers[self.buffers.get(r, r)] for r in self.results]
-        return Plan(self.calls, sizes, slots, outs, temps, results, self.settings.options.batch_invariant)
+        return Plan(self.calls, sizes, slots, outs, temps, results)
 
     def write(self, out: UOp, body: UOp) -> None:
         """The kernels that write ``body`` to ``out``."""
@@ -425,17 +429,12 @@ def graphs(roots: Any, name: str) -> list[UOp]:
     return list(roots)
 
 
-def prepared(root: UOp, options: Options) -> UOp:
-    """A tensor graph as the first stage gets it."""
-    return invariant(root) if options.batch_invariant else root
-
-
 def plan_for(root: UOp, options: Options) -> Plan:
     """The plan of a SINK whose sources are STAGEs.  Its kernels have the usual sizes; ``uopc.runtime.tune`` finds
     others."""
     settings = Settings(replace(options, tune=0), device())
     try:
-        return _Split(run_stages(TENSOR_STAGES, prepared(root, options), settings), settings).run()
+        return _Split(run_stages(TENSOR_STAGES, root, settings), settings).run()
     except TilesTooLarge:
         if options.fuse_reduce is not None:
             raise

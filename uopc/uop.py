@@ -27,11 +27,27 @@ __all__ = [
     "dtypes",
     "format_graph",
     "graph_rewrite",
+    "memory_of",
     "range_",
     "ranges_in",
     "sink",
     "toposort",
+    "widened",
 ]
+
+
+def memory_of(place: UOp) -> UOp:
+    """The BUFFER or ALLOC under an INDEX, and under what it comes AFTER."""
+    while place.op in (Ops.AFTER, Ops.INDEX):
+        place = place.src[0]
+    return place
+
+
+def widened(u: UOp) -> UOp:
+    """A half as float32, a constant as a constant; any other value as it is."""
+    if not u.dtype.is_half:
+        return u
+    return UOp.const(u.arg, dtypes.float32) if u.op is Ops.CONST else u.cast(dtypes.float32)
 
 
 def format_graph(*roots: UOp) -> str:

@@ -43,8 +43,6 @@ def _factor(x: UOp) -> UOp | None:
 
 def factors(x: UOp) -> tuple[UOp, UOp] | None:
     """The two factors of a product, each as what a PAIR is made of; None where it is no product of bfloat16."""
-    if x.op is Ops.CAST and x.dtype is dtypes.float32 and x.src[0].dtype is dtypes.bfloat16:
-        x = x.src[0]  # halves compute in float32: nothing was rounded
     if x.op is not Ops.MUL or any(s.shape != x.shape for s in x.src):
         return None
     a, b = _factor(x.src[0]), _factor(x.src[1])

@@ -31,6 +31,7 @@ from __future__ import annotations
 from uopc._hot.graph import replace_all
 from uopc.cascade.formulas import Report, report_of
 from uopc.cascade.search import Search
+from uopc.cascade.unrounded import unrounded
 from uopc.ops import Level, Ops
 from uopc.uop import UOp
 
@@ -50,7 +51,7 @@ def cascade(root: UOp, fuse_reduce: bool | None = None) -> UOp:
         search = Search(root, set(unfit))
     replaced = dict(search.sums)
     for group in search.groups.values():
-        replaced.update(group.build(search.survey))
+        replaced.update(group.build(search.survey, unrounded(group, search.survey, search.users)))
     # a cascade may use the results of another one
     return replace_all(root, replaced) if replaced else root
 

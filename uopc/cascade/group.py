@@ -48,8 +48,9 @@ class Group:
         """Whether its blocks compute no value that several reductions share: all they would do is read memory."""
         return len(self.pieces) > 1 and all(u in self.written for u in self.shared)
 
-    def build(self, survey: Survey) -> dict[UOp, UOp]:
-        """What replaces each reduction: a COMPONENT, and what was deferred."""
+    def build(self, survey: Survey, instead: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
+        """What replaces each reduction: a COMPONENT, and what was deferred.  instead: what stands in its bodies for
+        parts of them."""
         number, pieces = self.number, list(self.pieces.values())
         state = [
             {
@@ -60,7 +61,8 @@ class Group:
         ]
         before, after = (Values(survey, s) for s in state)
         cuts = {u: UOp(Ops.STAGE, (u,), Level.KERNEL) for u in self.written}
-        inside = Values(survey, {**cuts, **state[True]})
+        unrounded = {u: survey.replaced(x, cuts) for u, x in instead.items()}
+        inside = Values(survey, {**cuts, **state[True], **unrounded})
         sources: list[UOp] = []
         components: list[Component] = []
         for p in pieces:

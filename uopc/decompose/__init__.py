@@ -17,7 +17,7 @@ Halves are what memory holds: BUFFER, INDEX, LOAD and STORE keep their half type
 float32, what is stored narrowed.  ALLOC and REDUCE of a half type become float32.  A CAST to a half rounds, even
 where the value stays in a register.  Positions in lanes are compared and converted in 32 bits where they fit.
 
-It needs of the C compiler wrapping integers (-fwrapv) and no -ffast-math; contraction of a*b+c may be on or off.  It
+It needs of the C compiler wrapping integers (-fwrapv) and no -ffast-math and no contraction.  It
 never changes loops, addresses or the order of statements.
 """
 

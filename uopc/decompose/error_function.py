@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from uopc.decompose.floatbits import MAGIC, bits, from_bits, lookup, magnitude, minus, sign_bit, with_sign
+from uopc.decompose.floatbits import MAGIC, bits, fma, from_bits, lookup, magnitude, sign_bit, with_sign
 from uopc.uop import UOp
 
 WIDTH = 1041 / 4096  # of a part; few digits, so that multiples are exact, and chosen for the least error
@@ -22,16 +22,16 @@ DEGREE = 5
 def erf(x: UOp) -> UOp:
     """The error function, 2 ULP; odd."""
     t = magnitude(x).minimum(ONE_FROM)
-    shifted = t * (1 / WIDTH) + MAGIC
-    r = minus(t, (shifted + -MAGIC) * WIDTH)
+    shifted = fma(t, 1 / WIDTH, MAGIC)
+    r = fma(shifted + -MAGIC, -WIDTH, t)
     part = bits(shifted)
     *slopes, constants = _tables()
     p = lookup(slopes[0], part)
     for table in slopes[1:]:
-        p = p * r + lookup(table, part)
+        p = fma(p, r, lookup(table, part))
     # around 0 the constant is 0, and r itself is taken; elsewhere the constant is larger.  Bits compare as floats do.
     start = from_bits(bits(lookup(constants, part)).maximum(bits(r)))
-    return with_sign(p * r + start, sign_bit(x))
+    return with_sign(fma(p, r, start), sign_bit(x))
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from uopc.decompose.floatbits import (
     MAGIC,
     bits,
     clamp,
+    fma,
     from_bits,
     horner,
     ldexp,
@@ -27,7 +28,7 @@ from uopc.decompose.floatbits import (
 from uopc.uop import UOp
 
 LOG2_E = 1.4426950408889634
-# ln2 in two parts.  The first has 12 digits: its product with n is exact, whether or not the compiler contracts it.
+# ln2 in two parts.  The first has 12 digits: its product with n is exact, also where the processor has no FMA.
 LN2_HIGH = float.fromhex("0x1.62ep-1")
 LN2_LOW = math.log(2.0) - LN2_HIGH
 
@@ -52,19 +53,19 @@ TINY_SQUARE = 2.0**-60
 
 def multiple(x: UOp, factor: float = 1.0) -> tuple[UOp, UOp]:
     """n = x*factor to the nearest multiple of 1/16, and the int32 whose low bits are 16*n."""
-    shifted = (x * factor if factor != 1.0 else x) + MAGIC / 16
+    shifted = fma(x, factor, MAGIC / 16) if factor != 1.0 else x + MAGIC / 16
     return shifted + -MAGIC / 16, bits(shifted)
 
 
 def _remainder(x: UOp, n: UOp) -> UOp:
     """x - n*ln2."""
-    return (x + n * -LN2_HIGH) + n * -LN2_LOW
+    return fma(n, -LN2_LOW, fma(n, -LN2_HIGH, x))
 
 
 def _scaled(p: UOp, n: UOp, sixteenths: UOp) -> UOp:
     """(1 + p) * 2^n."""
     power = lookup(POWERS, sixteenths)
-    return ldexp(power * p + power, n)
+    return ldexp(fma(power, p, power), n)
 
 
 def exp_normal(x: UOp) -> UOp:
@@ -97,11 +98,11 @@ def expm1(x: UOp) -> UOp:
     For n = 0 this is e^r - 1 itself, but for the sign of a zero and the last digit of a denormal.
     """
     y = clamp(x, -20.0, EXP_RANGE[1])
-    shifted = y * LOG2_E + (MAGIC + 126.0)
+    shifted = fma(y, LOG2_E, MAGIC + 126.0)
     r = _remainder(y, shifted + -(MAGIC + 126.0))
-    p = horner(r, EXPM1) * (r * r) + r
+    p = fma(horner(r, EXPM1), r * r, r)
     power = from_bits(bits(shifted) << 23)
-    result = p * power + (power + -0.5)
+    result = fma(p, power, power + -0.5)
     return select(x * x < TINY_SQUARE, x, result + result, x)
 
 
@@ -110,5 +111,5 @@ def tanh(x: UOp) -> UOp:
     t = magnitude(x)
     large = UOp.const(-2.0, x.dtype.scalar()) / (exp_normal(t.minimum(10.0) * 2.0) + 1.0) + 1.0
     square = t * t
-    small = (horner(square, TANH) * square) * t + t
+    small = fma(horner(square, TANH) * square, t, t)
     return with_sign(select(t < TANH_SMALL, small, large, x), sign_bit(x))

@@ -52,6 +52,13 @@ def minus(a: UOp, b: UOp) -> UOp:
     return a + b * -1
 
 
+def fma(a: UOp, b: UOp | float, c: UOp | float) -> UOp:
+    """``a * b + c``, rounded once where the processor can."""
+    scalar = a.dtype.scalar()
+    b, c = (v if isinstance(v, UOp) else UOp.const(v, scalar) for v in (b, c))
+    return UOp(Ops.FMA, (a, b, c))
+
+
 def clamp(x: UOp, low: float, high: float) -> UOp:
     """``x`` kept between the bounds; NaN stays."""
     return x.maximum(low).minimum(high)
@@ -61,7 +68,7 @@ def horner(x: UOp, coefficients: Sequence[float]) -> UOp:
     """The polynomial in ``x`` with the highest coefficient first."""
     result: UOp | None = None
     for c in coefficients:
-        result = UOp.const(c, x.dtype.scalar()) if result is None else result * x + c
+        result = UOp.const(c, x.dtype.scalar()) if result is None else fma(result, x, c)
     assert result is not None
     return result
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from uopc.decompose.exponential import TINY_SQUARE
-from uopc.decompose.floatbits import bits, from_bits, horner, minus, select
+from uopc.decompose.floatbits import bits, fma, from_bits, horner, minus, select
 from uopc.dtype import dtypes
 from uopc.uop import UOp
 
@@ -58,10 +58,10 @@ def _natural(e: UOp, f: UOp) -> UOp:
     """e*ln2 + log(1+f)."""
     square = f * f
     (a, b), (c, d) = LOG_PAIRS
-    p = (f * a + b) * square + (f * c + d)
+    p = fma(fma(f, a, b), square, fma(f, c, d))
     for k in LOG:
-        p = p * f + k
-    return e * LN2 + (p * square + f)
+        p = fma(p, f, k)
+    return fma(e, LN2, fma(p, square, f))
 
 
 def _special(x: UOp, pole: float, result: UOp) -> UOp:
@@ -80,8 +80,8 @@ def log2(x: UOp) -> UOp:
     """The binary logarithm, 2 ULP; exact for powers of two."""
     e, m = split(x)
     f = m + -1.0
-    tail = horner(f, LOG2) * (f * f) + f * LOG2_E_LOW
-    return _special(x, 0.0, (f * LOG2_E + tail) + e)
+    tail = fma(horner(f, LOG2), f * f, f * LOG2_E_LOW)
+    return _special(x, 0.0, fma(f, LOG2_E, tail) + e)
 
 
 def log1p(x: UOp) -> UOp:
@@ -89,6 +89,6 @@ def log1p(x: UOp) -> UOp:
     e = exponent(bits(x + 1.0))
     f = from_bits(minus(bits(x), e))  # x * 2^-e; for x near 0, where bits could not say this, e is 0
     scale = from_bits(minus(UOp.const(0x40800000, dtypes.int32), e))  # 4 * 2^-e, a normal float for every e
-    f = f + (scale * 0.25 + -1.0)
+    f = f + fma(scale, 0.25, -1.0)
     result = _natural(e.cast(dtypes.float32) * 2.0**-23, f)
     return select(x * x < TINY_SQUARE, x, _special(x, -1.0, result), x)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from uopc.decompose.exponential import EXP2_RANGE, exp2_scaled, multiple
-from uopc.decompose.floatbits import bits, clamp, from_bits, horner, magnitude, minus, select, sign_bit
+from uopc.decompose.floatbits import bits, clamp, fma, from_bits, horner, magnitude, minus, select, sign_bit
 from uopc.decompose.logarithm import split
 from uopc.dtype import dtypes
 from uopc.uop import UOp
@@ -51,7 +51,7 @@ def _magnitude(t: UOp, y: UOp) -> UOp:
     e = select(t.eq(0.0), -math.inf, e, t)
     m = m.cast(dtypes.float64)
     s = (m + -1.0) / (m + 1.0)
-    log2 = horner(s * s, LOG2) * s + e.cast(dtypes.float64)
+    log2 = fma(horner(s * s, LOG2), s, e.cast(dtypes.float64))
     # a finite y makes (-1)^inf what it is for every large even number, and leaves 0 * inf to nobody else
     exponent = log2 * clamp(y, -FLOAT_MAX, FLOAT_MAX).cast(dtypes.float64)
     n, sixteenths = multiple(clamp(exponent.cast(dtypes.float32), *EXP2_RANGE))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from uopc.decompose.floatbits import bits, from_bits, horner, magnitude, minus, select
+from uopc.decompose.floatbits import bits, fma, from_bits, horner, magnitude, minus, select
 from uopc.dtype import dtypes
 from uopc.uop import UOp
 
@@ -49,7 +49,7 @@ def reduce(x: UOp) -> tuple[UOp, UOp]:
     a = minus(a, (a + MAGIC64_BY_4) + -MAGIC64_BY_4)
     shifted = (a + b) + MAGIC64
     # a - k is exact, and the sum with b too where it comes out small
-    q = (minus(a, shifted + -MAGIC64) + b) + (c + d) * scaled
+    q = fma(c + d, scaled, minus(a, shifted + -MAGIC64) + b)
     return shifted.bitcast(dtypes.int64).cast(dtypes.int32), (q * HALF_PI).cast(dtypes.float32)
 
 
@@ -57,7 +57,7 @@ def _parts(x: UOp) -> tuple[UOp, UOp, UOp]:
     """(q, sin r, cos r)."""
     q, r = reduce(x)
     square = r * r
-    return q, horner(square, SIN) * (square * r) + r, horner(square, COS)
+    return q, fma(horner(square, SIN), square * r, r), horner(square, COS)
 
 
 def _flip(x: UOp, sign: UOp) -> UOp:

@@ -25,7 +25,7 @@ from uopc.jit import Jit
 from uopc.kernelize import decisions
 from uopc.ops import Ops
 from uopc.options import Options, current
-from uopc.pipeline import LOOP_STAGES, Call, Kernel, Plan, Settings, plan_for, prepared, run_stages
+from uopc.pipeline import LOOP_STAGES, VALUE_STAGES, Call, Kernel, Plan, Settings, plan_for, run_stages
 from uopc.render_c import render_c
 from uopc.runtime import Memory
 from uopc.runtime.device import device
@@ -101,7 +101,7 @@ def of_graph(graph: UOp, options: Options) -> Report:
         predicted = predict(report.work, call.kernel, roof, since)
         kernels.append(replace(report, predicted=predicted, value=_value_of(call, plan), writes=writes, reads=reads))
     temps = [(d.name, n, n * d.itemsize) for d, n in plan.temps]
-    graph = prepared(graph, options)
+    graph = run_stages(VALUE_STAGES, graph, settings)
     made = _decisions(cascade(graph, options.fuse_reduce), options)
     return Report(kernels, temps, made, _cascades(graph, options), roof, options, plan)
 

@@ -16,11 +16,11 @@ import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from uopc.count import iterations, memory_of, times
+from uopc.count import iterations, times
 from uopc.ops import AxisType, Ops, ParamArg, Tile
 from uopc.pipeline import KERNEL_STAGES, LOOP_STAGES, Kernel, Settings
 from uopc.simplify import simplify
-from uopc.uop import UOp, dtypes, toposort
+from uopc.uop import UOp, dtypes, memory_of, toposort
 
 _REGISTER = frozenset({AxisType.UPCAST, AxisType.UNROLL, AxisType.VECTOR})
 # A body that is computed so many times as often as it has values may mention loops in vain.

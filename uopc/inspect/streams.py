@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from uopc.count import evaluate, memory_of
+from uopc.count import evaluate
 from uopc.rangeify.nest import statements
-from uopc.uop import Ops, UOp, toposort
+from uopc.uop import Ops, UOp, memory_of, toposort
 
 LINE = 64  # bytes that memory moves at a time
 PAGE = 4096  # bytes: what is further on may lie anywhere, and lines that lie so far apart share their place in L1

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from uopc.count import count, memory_of, times
+from uopc.count import count, times
 from uopc.inspect.streams import LINE, conflicting, jumping, unforeseen_in
 from uopc.ops import ALU, AxisType
 from uopc.rangeify.nest import statements
-from uopc.uop import Ops, UOp, dtypes
+from uopc.uop import Ops, UOp, dtypes, memory_of
 
 # Operations in units of the simplest: a division or square root keeps its unit busy, and a BITCAST is no instruction.
 _SLOW = {
@@ -134,7 +134,7 @@ def work(linear: UOp, vector_bytes: int) -> Work:
     """The work of one run."""
     runs = times(linear)
     tiles = {Ops.LOAD: 0, Ops.STORE: 0}
-    fused, unforeseen = _fused(linear), unforeseen_in(linear)
+    unforeseen = unforeseen_in(linear)
     arguments: dict[UOp, Argument] = {}
     bodies: dict[UOp | None, Body] = {}
     for u, loop in _innermost(linear):
@@ -162,17 +162,15 @@ def work(linear: UOp, vector_bytes: int) -> Work:
             if place.op is Ops.INDEX and place.src[1] in unforeseen:
                 places, width = place.src[1].dtype.count, value.dtype.itemsize
                 argument.lines += n * (places if places > 1 else -(-width // LINE))
-        elif u.op in (Ops.HREDUCE, Ops.SHUFFLE) or (
-            u.op in ALU and u.dtype.scalar() is not dtypes.index and u not in fused
-        ):
+        elif u.op in (Ops.HREDUCE, Ops.SHUFFLE) or (u.op in ALU and u.dtype.scalar() is not dtypes.index):
             # with a number, which is no NaN, it is one instruction
             bound = u.op in (Ops.MAX, Ops.MIN) and any(s.op is Ops.CONST for s in u.src)
             each = n * (1.0 if bound else _SLOW.get(u.op, 1.0)) * _registers(u, vector_bytes)
             body.operations += each
-            if u.op in _MULTIPLIED or any(x in fused for x in u.src):
+            if u.op in _MULTIPLIED:
                 body.multiplies += each
     turns = {loop: runs[u] for u, loop in reversed(list(_innermost(linear)))}
-    for loop, longest in _chains(linear, fused).items():
+    for loop, longest in _chains(linear).items():
         bodies.setdefault(loop, Body()).chain = turns[loop] * longest
     for loop, body in bodies.items():
         body.operations += _TURN * turns[loop] if loop is not None else 0
@@ -198,7 +196,7 @@ def _innermost(linear: UOp) -> Iterator[tuple[UOp, UOp | None]]:
     return ((u, loops[-1] if loops else None) for u, loops in statements(linear))
 
 
-def _chains(linear: UOp, fused: set[UOp]) -> dict[UOp | None, float]:
+def _chains(linear: UOp) -> dict[UOp | None, float]:
     """For each loop the longest way from what an iteration reads of the one before to what it leaves for the next, in
     units of an FMA's latency."""
     out: dict[UOp | None, float] = {}
@@ -217,7 +215,7 @@ def _chains(linear: UOp, fused: set[UOp]) -> dict[UOp | None, float]:
             if cell is not None and (loop, cell) in cells and u.src[1] in depth:
                 out[loop] = max(out.get(loop, 0.0), depth[u.src[1]])
         elif waiting := [depth[s] for s in u.src if s in depth]:
-            depth[u] = max(waiting) + (0.0 if u in fused else _LATENCY.get(u.op, 1.0))
+            depth[u] = max(waiting) + _LATENCY.get(u.op, 1.0)
     return out
 
 
@@ -235,16 +233,6 @@ def _registers(u: UOp, vector_bytes: int) -> int:
 def _is_register(memory: UOp, place: UOp) -> bool:
     """Whether an access to a thread's own memory is one to a register: an accumulator, or a known address."""
     return math.prod(memory.arg.shape) <= 1 or (place.op is Ops.INDEX and place.src[1].op is Ops.CONST)
-
-
-def _fused(linear: UOp) -> set[UOp]:
-    """Multiplications that become part of an FMA: their one use is an addition."""
-    uses: dict[UOp, list[UOp]] = {}
-    for u in linear.src:
-        for s in u.src:
-            if s.op is Ops.MUL and s.dtype.is_float:
-                uses.setdefault(s, []).append(u)
-    return {m for m, users in uses.items() if len(users) == 1 and users[0].op is Ops.ADD}
 
 
 # ------------------------------------------------------------------------------------------------------ loop nest --

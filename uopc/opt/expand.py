@@ -16,6 +16,7 @@ from functools import partial
 from uopc._hot.graph import copies, depending, of_ops, replace_depending
 from uopc.ops import AxisType, Ops
 from uopc.simplify import linear_in
+from uopc.terms import combined
 from uopc.uop import UOp, dtypes, sink, toposort
 
 TILE = (AxisType.UPCAST, AxisType.UNROLL, AxisType.VECTOR)
@@ -85,7 +86,7 @@ def _fold(op: Ops, values: list[UOp]) -> UOp:
     """Combine in pairs: short chains, and rounding errors that grow with the logarithm."""
     while len(values) > 1:
         odd = [values[-1]] if len(values) % 2 else []
-        values = [a.alu(op, b) for a, b in zip(values[::2], values[1::2])] + odd
+        values = [combined(op, a, b) for a, b in zip(values[::2], values[1::2])] + odd
     return values[0]
 
 

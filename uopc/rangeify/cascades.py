@@ -15,6 +15,7 @@ from uopc.rangeify.context import ZERO, Combine, Ctx, Idx, Opts, Request
 from uopc.rangeify.reduction import in_lanes, segment_index, segments, without_lanes
 from uopc.rangeify.tiles import at_origin, begin, block_origin, flat, new_cell, start, tile_nest
 from uopc.rangeify.unswitch import once_if
+from uopc.terms import combined
 from uopc.uop import UOp, sink, toposort
 
 
@@ -182,7 +183,7 @@ class Cascade:
             value: UOp | None = None
             for answer, ranges in zip(answers, loops):
                 done = UOp(Ops.REDUCE, (answer, *ranges), arg) if ranges else answer
-                value = done if value is None else value.alu(component.op, done)
+                value = done if value is None else combined(component.op, value, done)
             assert value is not None
             address = flat(nest.idx, self.tile(k), ctx)
             place = self.before(k, p).index(address)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from uopc.ops import AxisType, Ops, Order, ReduceArg, identity
 from uopc.rangeify.context import ZERO, Combine, Ctx, Idx, Opts, Request, power_of_two_below
+from uopc.terms import combined
 from uopc.uop import DType, UOp
 
 # Reductions of a fixed order: steps of a block, and where lanes run along them, bytes of all lanes and copies of each.
@@ -56,7 +57,7 @@ def reduce_(u: UOp, idx: Idx, gate: UOp | None, ctx: Ctx) -> tuple[list[Request]
             values = [next(rest) for _ in range(lanes)]
             value = _halved(op, [UOp(Ops.REDUCE, (v, *loops), arg) if loops else v for v in values])
             value = UOp(Ops.REDUCE, (value, *blocks), arg) if blocks else value
-            total = value if total is None else total.alu(op, value)
+            total = value if total is None else combined(op, total, value)
         assert total is not None
         return total
 

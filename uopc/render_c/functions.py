@@ -29,6 +29,8 @@ ON_MASKS = {Ops.MAX: Ops.OR, Ops.ADD: Ops.OR, Ops.MIN: Ops.AND, Ops.MUL: Ops.AND
 
 # What a macro of the compiler says that the machine has, by the bytes of the vector.
 HAS_VECTORS = {16: "__AVX__ && __F16C__", 32: "__AVX__ && __F16C__", 64: "__AVX512F__"}
+# Whether the processor multiplies and adds with one rounding.
+HAS_FMA = "(__FMA__ || __ARM_FEATURE_FMA)"
 # The same of conversion to bfloat16 and dot products of it, and by how many words.
 HAS_BF16 = "__AVX512BF16__ && __AVX512VL__"
 BF16_LANES = (4, 8, 16)
@@ -115,25 +117,26 @@ FMA = {
 
 def fma(unit: Declarations, dtype: DType) -> str:
     """a * b + c, rounded once: what the compiler knows as one instruction (as a piece of assembler it would keep
-    accumulators out of registers), or C's own function lane by lane."""
+    accumulators out of registers), in halves of what is wider than a register, or C's own function lane by lane.
+    Without an instruction for it, it is rounded twice: C's function would take a hundred times as long."""
     t, scalar = unit.type(dtype), dtype.scalar()
     function = f"__builtin_fma{'f' if scalar is dtypes.float32 else ''}"
-    if dtype.count == 1:
-        return unit.function(f"fma_{type_name(dtype)}", f"{t} ({t} a, {t} b, {t} c)", f"return {function}(a, b, c);")
-    body = [f"{t} r;", f"for (int i = 0; i < {dtype.count}; i++) r[i] = {function}(a[i], b[i], c[i]);", "return r;"]
-    instruction = FMA.get((scalar, dtype.itemsize))
+    body = [f"return {function}(a, b, c);"]
+    if dtype.itemsize > 64:
+        half = scalar.vec(dtype.count // 2)
+        h, name = unit.in_memory(half, half), unit.once(fma, half)
+        parts = [f"(({h} *)&r)[{k}] = {name}({', '.join(f'(({h} *)&{x})[{k}]' for x in 'abc')});" for k in (0, 1)]
+        body = [f"{t} r;", *parts, "return r;"]
+    elif dtype.count > 1:
+        body = [f"{t} r;", f"for (int i = 0; i < {dtype.count}; i++) r[i] = {function}(a[i], b[i], c[i]);", "return r;"]
+    instruction = FMA.get((scalar, dtype.itemsize)) if dtype.count > 1 else None
     if instruction is not None:
         has = f"__FMA__ && {HAS_VECTORS[dtype.itemsize]}"
-        contracted = ["#pragma clang fp contract(fast)", "return a * b + c;"]
-        body = [
-            f"#if {has} && __clang__",
-            *contracted,
-            f"#elif {has}",
-            f"return ({t}){instruction};",
-            "#else",
-            *body,
-            "#endif",
-        ]
+        body = [f"#elif {has}", f"return ({t}){instruction};", f"#elif {HAS_FMA}", *body]
+        body = [f"#if {has} && __clang__", "#pragma clang fp contract(fast)", "return a * b + c;", *body]
+    else:
+        body = [f"#if {HAS_FMA}", *body]
+    body += ["#else", "return a * b + c;", "#endif"]
     return unit.function(f"fma_{type_name(dtype)}", f"{t} ({t} a, {t} b, {t} c)", *body)
 
 

@@ -36,12 +36,10 @@ DEFAULT_FLAGS = (
     "-march=native",
     "-mtune=generic",  # tuned for some processors, gcc reads a vector from memory at each use instead of once
     "-fira-region=one",  # the same, in some loops, where it assigns registers loop by loop
-    "-ffp-contract=fast",
+    "-ffp-contract=off",  # which products are not rounded is said by FMA nodes
     "-fno-math-errno",
     "-fno-trapping-math",
 )
-# The last flag counts.
-EXACT_FLAGS = (*DEFAULT_FLAGS, "-ffp-contract=off")
 ALWAYS = ("-std=gnu11", "-fPIC", "-w", "-fwrapv")  # integers wrap, as NumPy's do
 # One segment less to map and a page less to read; no id that nobody asks for.
 LINK_FLAGS = ("-shared", "-z", "noseparate-code", "-z", "noexecstack", "--build-id=none", "--hash-style=gnu")

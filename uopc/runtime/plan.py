@@ -20,7 +20,7 @@ from uopc.dtype import DType, by_name
 from uopc.ops import Level, Ops, ParamArg
 from uopc.options import Options, current, environment
 from uopc.runtime.capture import CaptureError, is_drawn
-from uopc.runtime.compiler import DEFAULT_FLAGS, EXACT_FLAGS, Kernels, disk_cache, toolchain
+from uopc.runtime.compiler import Kernels, disk_cache, toolchain
 from uopc.runtime.records import Record, record_key, unpack
 from uopc.runtime.storage import new_buffer
 from uopc.runtime.units import Source
@@ -98,7 +98,7 @@ def compile_plan(plan: Plan, key: str | None = None) -> Executable:
     key: of the record to keep on disk, if any.
     """
     sources = list(dict.fromkeys(Source(k.name, k.source) for k in plan.kernels))
-    kernels = Kernels(EXACT_FLAGS if plan.exact else DEFAULT_FLAGS)
+    kernels = Kernels()
     libraries = kernels.compile(sources)
     record = _record(plan, sources, [kernels.key(source) for source in sources])
     cache = disk_cache()

@@ -15,9 +15,9 @@ from uopc.tensor.arithmetic import graph_of, multiply
 from uopc.tensor.contraction import add_up
 from uopc.tensor.core import as_dtype
 from uopc.tensor.nn import NN
-from uopc.tensor.reduce import mean_of, reduce_, widened
+from uopc.tensor.reduce import mean_of, reduce_
 from uopc.tensor.shapes import Shape, expand, integer, integers, permute, reshape
-from uopc.uop import UOp
+from uopc.uop import UOp, widened
 
 if TYPE_CHECKING:
     from typing_extensions import Self

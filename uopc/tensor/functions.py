@@ -7,6 +7,7 @@ float32, wider ones in float64.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from uopc.dtype import float_of
@@ -14,7 +15,7 @@ from uopc.ops import Ops
 from uopc.tensor.arithmetic import Arithmetic, filled
 from uopc.tensor.core import as_dtype
 from uopc.tensor.shapes import integer, number
-from uopc.uop import UOp
+from uopc.uop import UOp, widened
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -33,6 +34,11 @@ class Functions(Arithmetic):
         u = self.uop
         return self._of((u if u.dtype.is_float else as_dtype(u, float_of(u.dtype))).alu(op))
 
+    def _by_formula(self, formula: Callable[[UOp], UOp]) -> Self:
+        """A formula of several steps in the float type of this Tensor, rounded once: halves compute in float32."""
+        u = self._as_float()
+        return self._of(as_dtype(formula(widened(u)), u.dtype))
+
     def _as_float(self) -> UOp:
         u = self.uop
         return u if u.dtype.is_float else as_dtype(u, float_of(u.dtype))
@@ -49,7 +55,7 @@ class Functions(Arithmetic):
 
     def rsqrt(self) -> Self:
         """1 / sqrt(x)."""
-        return self._of(self._as_float().alu(Ops.SQRT).recip())
+        return self._by_formula(lambda x: x.alu(Ops.SQRT).recip())
 
     def reciprocal(self) -> Self:
         """1 / x, a float also for integers."""
@@ -148,9 +154,9 @@ class Functions(Arithmetic):
         if abs(digits) > MOST_DECIMALS:
             raise ValueError(f"round to {digits} decimals: accepted are at most {MOST_DECIMALS}, on either side")
         scale = 10.0 ** abs(digits)
-        scaled = self * scale if digits > 0 else self / scale
-        rounded = scaled._rounded(Ops.ROUND)
-        return rounded / scale if digits > 0 else rounded * scale
+        if digits > 0:
+            return self._by_formula(lambda x: (x * scale).alu(Ops.ROUND) / scale)
+        return self._by_formula(lambda x: (x / scale).alu(Ops.ROUND) * scale)
 
     __abs__, __floor__, __ceil__, __trunc__ = abs, floor, ceil, trunc
 
@@ -181,13 +187,11 @@ class Functions(Arithmetic):
 
     def sigmoid(self) -> Self:
         """1 / (1 + exp(-x)); 0 and 1 far out, never NaN."""
-        x = self._as_float()
-        return self._of(((-x).alu(Ops.EXP) + 1.0).recip())
+        return self._by_formula(lambda x: ((-x).alu(Ops.EXP) + 1.0).recip())
 
     def silu(self) -> Self:
         """x * sigmoid(x)."""
-        x = self._as_float()
-        return self._of(x / ((-x).alu(Ops.EXP) + 1.0))
+        return self._by_formula(lambda x: x / ((-x).alu(Ops.EXP) + 1.0))
 
     def softplus(self, beta: float = 1.0, threshold: float = 20.0) -> Self:
         """log(1 + exp(beta x)) / beta, without overflow; x itself where beta x > threshold, as PyTorch.
@@ -197,19 +201,25 @@ class Functions(Arithmetic):
         steepness, limit = float(number(beta, "beta")), float(number(threshold, "a threshold"))
         if steepness == 0:
             raise ValueError("softplus(beta=0) divides by 0; accepted is any other number")
-        x = self._as_float()
-        y = x * steepness
-        smooth = y.maximum(0.0) + (-y.alu(Ops.ABS)).alu(Ops.EXP).alu(Ops.LOG1P)
-        return self._of((y > limit).where(x, smooth * (1.0 / steepness)))
+
+        def formula(x: UOp) -> UOp:
+            y = x * steepness
+            smooth = y.maximum(0.0) + (-y.alu(Ops.ABS)).alu(Ops.EXP).alu(Ops.LOG1P)
+            return (y > limit).where(x, smooth * (1.0 / steepness))
+
+        return self._by_formula(formula)
 
     def gelu(self, approximate: str = "none") -> Self:
         """x P(X <= x) of a standard normal X: by erf for ``"none"``, by its tanh approximation for ``"tanh"``, as
         PyTorch.
         """
-        x = self._as_float()
         if approximate == "none":
-            return self._of(x * 0.5 * ((x * math.sqrt(0.5)).alu(Ops.ERF) + 1.0))
+            return self._by_formula(lambda x: x * 0.5 * ((x * math.sqrt(0.5)).alu(Ops.ERF) + 1.0))
         if approximate == "tanh":
-            inner = (x + x * x * x * 0.044715) * math.sqrt(2.0 / math.pi)
-            return self._of(x * 0.5 * (inner.alu(Ops.TANH) + 1.0))
+            return self._by_formula(_gelu_by_tanh)
         raise ValueError(f'gelu(approximate={approximate!r}); accepted are "none" and "tanh"')
+
+
+def _gelu_by_tanh(x: UOp) -> UOp:
+    inner = (x + x * x * x * 0.044715) * math.sqrt(2.0 / math.pi)
+    return x * 0.5 * (inner.alu(Ops.TANH) + 1.0)

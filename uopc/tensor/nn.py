@@ -20,7 +20,7 @@ from uopc.tensor.contraction import Contraction, product
 from uopc.tensor.core import as_dtype
 from uopc.tensor.creation import lower_triangle
 from uopc.tensor.interop import weak_constant
-from uopc.tensor.reduce import maximum_over, mean_of, reduce_, softmax_of, widened
+from uopc.tensor.reduce import maximum_over, mean_of, reduce_, softmax_of
 from uopc.tensor.shapes import (
     Shape,
     broadcast_shapes,
@@ -33,7 +33,7 @@ from uopc.tensor.shapes import (
     permute,
     reshape,
 )
-from uopc.uop import UOp
+from uopc.uop import UOp, widened
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -247,20 +247,19 @@ def _attend(q: UOp, k: UOp, v: UOp, mask: UOp | None, causal: bool, scale: float
     size = q.shape[-1]
     factor = (1.0 / math.sqrt(size) if size else 1.0) if scale is None else float(number(scale, "a scale"))
     n = len(k.shape)
-    scores = product(q, permute(k, (*range(n - 2), n - 1, n - 2))) * factor
+    scores = product(widened(q), permute(widened(k), (*range(n - 2), n - 1, n - 2))) * factor
     shape, last = scores.shape, len(scores.shape) - 1
     if shape[-1] == 0:  # nobody to look at
         return expand(UOp.const(0.0, q.dtype), (*broadcast_shapes(shape[:-2], v.shape[:-2]), shape[-2], v.shape[-1]))
-    never = UOp.const(-math.inf, q.dtype)
+    never = UOp.const(-math.inf, scores.dtype)
     if causal:
         scores = lower_triangle(shape).where(scores, never)
     elif mask is not None:
         scores = _masked(scores, mask, never)
-    x = widened(scores)
-    out = product(as_dtype(softmax_of(x, last), q.dtype), v)
+    out = product(as_dtype(softmax_of(scores, last), q.dtype), v)
     if mask is None:
         return out
-    dead = maximum_over(x, last).eq(-math.inf)
+    dead = maximum_over(scores, last).eq(-math.inf)
     return operand(dead, out.shape).where(UOp.const(0.0, out.dtype), out)
 
 

@@ -15,7 +15,7 @@ from uopc.tensor.arithmetic import truth
 from uopc.tensor.core import as_dtype
 from uopc.tensor.functions import Functions
 from uopc.tensor.shapes import Axes, Shape, counter, expand, many_axes, number, one_axis, reshape
-from uopc.uop import UOp
+from uopc.uop import UOp, widened
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -42,11 +42,6 @@ def sum_dtype(dtype: DType) -> DType:
     if dtype.kind in "bi":
         return dtypes.int64
     return dtypes.uint64 if dtype.kind == "u" else dtype
-
-
-def widened(u: UOp) -> UOp:
-    """Halves as float32: for formulas of several steps whose values between must not be rounded."""
-    return u.cast(dtypes.float32) if u.dtype.is_half else u
 
 
 def maximum_over(u: UOp, axis: int) -> UOp:
@@ -97,7 +92,8 @@ class Reduce(Functions):
 
     def std(self, axis: Axes = None, keepdim: bool = False, correction: int | float = 1) -> Self:
         """The square root of ``var``."""
-        return self.var(axis, keepdim, correction).sqrt()
+        wide = self._of(self._moments_of()).var(axis, keepdim, correction).sqrt()
+        return self._of(as_dtype(wide.uop, self._moment_dtype()))
 
     def _moments_of(self) -> UOp:
         return widened(self.uop) if self.dtype.is_float else as_dtype(self.uop, dtypes.float64)

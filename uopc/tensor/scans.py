@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from uopc.dtype import DType
 from uopc.ops import Level, Ops, identity
 from uopc.tensor.core import as_dtype
-from uopc.tensor.reduce import Reduce, reduce_, sum_dtype, widened
+from uopc.tensor.reduce import Reduce, reduce_, sum_dtype
 from uopc.tensor.shapes import expand, one_axis, permute, reshape
-from uopc.uop import UOp
+from uopc.uop import UOp, widened
 
 if TYPE_CHECKING:
     from typing_extensions import Self

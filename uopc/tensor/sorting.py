@@ -17,9 +17,8 @@ from uopc.dtype import DType, dtypes
 from uopc.ops import Level, Ops
 from uopc.tensor.convolution import Convolution
 from uopc.tensor.core import as_dtype
-from uopc.tensor.reduce import widened
 from uopc.tensor.shapes import counter, expand, integer, one_axis, permute, reshape
-from uopc.uop import UOp
+from uopc.uop import UOp, widened
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -7,7 +7,7 @@ cimport cython
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 
 from uopc._hot.text cimport L_ATOM, L_SUM, L_UNARY, Code, enclosed, infix, make, narrowed, prefix
-from uopc._hot.uop cimport K_BOOL, K_OTHER, UOp
+from uopc._hot.uop cimport K_BOOL, UOp
 from uopc._hot.uses cimport F_INLINE, F_UNUSED, Uses, place_of
 
 from uopc.ops import Ops
@@ -301,21 +301,13 @@ cdef class Statements:
     cdef int value(self, UOp u) except -1:
         """A value: inside its user's text where that is its only place, else a constant of C."""
         cdef Texts texts = self.texts
-        cdef Code code, factor
+        cdef Code code
         cdef int fate = self.uses.fate(u)
         if fate == F_UNUSED:
             return 0
         if u.code == C_LOAD and u.arg:
             self.line(texts.fetch(u))
         code = texts.expression(u)
-        if fate == F_INLINE and u.code == C_MUL and u.info.kind == K_OTHER and not self.fits(code):
-            # A product goes where it is added, or gcc makes one fused operation of some copies of an unrolled sum and
-            # two of others, between which it has put a branch: the same element in other bits.
-            for s in u.src:
-                factor = texts.code.get(s)
-                if factor is not None and factor.depth:
-                    self.hold(<UOp>s, factor)
-            code = texts.expression(u)
         if fate == F_INLINE and self.fits(code):
             texts.code[u] = code
         else:

@@ -1,6 +1,21 @@
 /* r_64_96: writes d0 float32[64, 96], reads d1 float32[64, 128], reads d2 float32[128, 96] */
 typedef float f32x16 __attribute__((vector_size(64)));
 typedef f32x16 f32x16u __attribute__((aligned(4), may_alias));
+#define INLINE static inline __attribute__((always_inline))
+INLINE f32x16 fma_f32x16(f32x16 a, f32x16 b, f32x16 c) {
+#if __FMA__ && __AVX512F__ && __clang__
+#pragma clang fp contract(fast)
+  return a * b + c;
+#elif __FMA__ && __AVX512F__
+  return (f32x16)__builtin_ia32_vfmaddps512_mask(a, b, c, (unsigned short)-1, 4);
+#elif (__FMA__ || __ARM_FEATURE_FMA)
+  f32x16 r;
+  for (int i = 0; i < 16; i++) r[i] = __builtin_fmaf(a[i], b[i], c[i]);
+  return r;
+#else
+  return a * b + c;
+#endif
+}
 
 void r_64_96_range(void *const *args, long lo, long hi) {
   float *restrict d0 = args[0];
@@ -51,30 +66,30 @@ void r_64_96_range(void *const *args, long lo, long hi) {
       float v14 = d1[v4 + 640];
       float v15 = d1[v4 + 768];
       float v16 = d1[v4 + 896];
-      a0 += v5 * v7;
-      a1 += v5 * v8;
-      a2 += v5 * v9;
-      a3 += v10 * v7;
-      a4 += v10 * v8;
-      a5 += v10 * v9;
-      a6 += v11 * v7;
-      a7 += v11 * v8;
-      a8 += v11 * v9;
-      a9 += v12 * v7;
-      a10 += v12 * v8;
-      a11 += v12 * v9;
-      a12 += v13 * v7;
-      a13 += v13 * v8;
-      a14 += v13 * v9;
-      a15 += v14 * v7;
-      a16 += v14 * v8;
-      a17 += v14 * v9;
-      a18 += v15 * v7;
-      a19 += v15 * v8;
-      a20 += v15 * v9;
-      a21 += v16 * v7;
-      a22 += v16 * v8;
-      a23 += v16 * v9;
+      a0 = fma_f32x16(v5 - (f32x16){}, v7, a0);
+      a1 = fma_f32x16(v5 - (f32x16){}, v8, a1);
+      a2 = fma_f32x16(v5 - (f32x16){}, v9, a2);
+      a3 = fma_f32x16(v10 - (f32x16){}, v7, a3);
+      a4 = fma_f32x16(v10 - (f32x16){}, v8, a4);
+      a5 = fma_f32x16(v10 - (f32x16){}, v9, a5);
+      a6 = fma_f32x16(v11 - (f32x16){}, v7, a6);
+      a7 = fma_f32x16(v11 - (f32x16){}, v8, a7);
+      a8 = fma_f32x16(v11 - (f32x16){}, v9, a8);
+      a9 = fma_f32x16(v12 - (f32x16){}, v7, a9);
+      a10 = fma_f32x16(v12 - (f32x16){}, v8, a10);
+      a11 = fma_f32x16(v12 - (f32x16){}, v9, a11);
+      a12 = fma_f32x16(v13 - (f32x16){}, v7, a12);
+      a13 = fma_f32x16(v13 - (f32x16){}, v8, a13);
+      a14 = fma_f32x16(v13 - (f32x16){}, v9, a14);
+      a15 = fma_f32x16(v14 - (f32x16){}, v7, a15);
+      a16 = fma_f32x16(v14 - (f32x16){}, v8, a16);
+      a17 = fma_f32x16(v14 - (f32x16){}, v9, a17);
+      a18 = fma_f32x16(v15 - (f32x16){}, v7, a18);
+      a19 = fma_f32x16(v15 - (f32x16){}, v8, a19);
+      a20 = fma_f32x16(v15 - (f32x16){}, v9, a20);
+      a21 = fma_f32x16(v16 - (f32x16){}, v7, a21);
+      a22 = fma_f32x16(v16 - (f32x16){}, v8, a22);
+      a23 = fma_f32x16(v16 - (f32x16){}, v9, a23);
     }
     *(f32x16u *)(d0 + v1) = a0;
     *(f32x16u *)(d0 + v1 + 16) = a1;
