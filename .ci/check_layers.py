@@ -38,7 +38,14 @@ class Layer:
 
 
 LAYERS = (
-    Layer("facts", ("uopc.dtype", "uopc.ops", "uopc.options", "uopc.rates", "uopc.runtime.device"), Inner.ORDERED),
+    Layer(
+        "facts",
+        (
+            *(f"uopc.{name}" for name in ("memo", "dtype", "ops", "options", "rates")),
+            "uopc.runtime.device",
+        ),
+        Inner.ORDERED,
+    ),
     Layer(
         "_hot",
         (

@@ -78,8 +78,8 @@ def machine(name: str) -> Iterator[None]:
             own = pipeline.device()
             other = replace(own, l1d=256, l2=512, l3=1024, vector_bytes=16 if name == "narrow" else own.vector_bytes)
             stack.enter_context(mock.patch.object(pipeline, "device", lambda: other))
-            stack.enter_context(mock.patch.dict(pipeline._kernels, clear=True))
-            stack.enter_context(mock.patch.dict(plans._executables, clear=True))
+            stack.enter_context(mock.patch.object(pipeline, "_kernels", {}))
+            stack.enter_context(mock.patch.object(plans, "_executables", {}))
             for module, sizes in SMALL_SIZES.items():
                 for size, value in sizes.items():
                     stack.enter_context(mock.patch.object(import_module(module), size, value))

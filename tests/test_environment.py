@@ -25,7 +25,7 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> Iterator[Set]:
     def set_all(**values: str) -> None:
         for name, value in values.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr(plan, "_executables", type(plan._executables)())
+        monkeypatch.setattr(plan, "_executables", {})
         monkeypatch.setattr(pipeline, "_kernels", {})
         environment.cache_clear()
 

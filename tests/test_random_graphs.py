@@ -62,7 +62,7 @@ def test_graphs_agree_whatever_schedules_are_taken(name, monkeypatch):
         return tune.Tuning(trials, taken[-1], len(trials))
 
     monkeypatch.setattr(tune, "_measure", draw)
-    monkeypatch.setattr(tune, "_known", type(tune._known)())
+    monkeypatch.setattr(tune, "_known", {})
     monkeypatch.setattr(tune, "disk_cache", lambda: None)
     monkeypatch.setenv("UOPC_TUNE", "1000")
     environment.cache_clear()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from enum import Enum, EnumMeta, Flag, IntEnum, auto
-from functools import cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from uopc.dtype import DType
@@ -471,7 +471,7 @@ ELEMENTARY = frozenset(
 COMPARE = frozenset({Ops.CMPLT, Ops.CMPLE, Ops.CMPEQ, Ops.CMPNE})
 
 
-@cache
+@lru_cache(maxsize=256)  # ops times dtypes
 def identity(op: Ops, dtype: DType) -> bool | int | float:
     """The element that leaves a reduction by ``op`` unchanged, as a Python value of type ``dtype``."""
     if op is Ops.MAX:

@@ -24,6 +24,7 @@ from uopc.decompose import decompose
 from uopc.joint import Store, at_root, joint, order
 from uopc.kernelize import kernelize, runs
 from uopc.linearize import linearize
+from uopc.memo import Memo
 from uopc.ops import KernelInfo, Level, Ops, ParamArg, Stage
 from uopc.opt.accumulate import accumulate
 from uopc.opt.expand import expand
@@ -379,7 +380,10 @@ def _name(nodes: list[UOp], shape: tuple[int, ...]) -> str:
     return "_".join([kind, *(str(n) for n in shape if n != 1)]) if any(n != 1 for n in shape) else f"{kind}_1"
 
 
-_kernels: dict[tuple[UOp, Settings], Kernel] = {}
+# Kernels of plans that are gone, for others that have them too: more than a training step of a large model has that
+# differ.  One is tens of kilobytes, most of them its graphs.
+MAX_KERNELS = 256
+_kernels: Memo[tuple[UOp, Settings], Kernel] = Memo(MAX_KERNELS)
 
 
 def compile_kernel(root: UOp, settings: Settings, tuned: UOp | None = None) -> Kernel:

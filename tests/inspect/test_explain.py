@@ -197,7 +197,7 @@ def test_schedules_that_were_measured_are_shown(monkeypatch):
     x, y = np.ones((40, 64), np.float32), np.ones((64, 48), np.float32)
     assert "schedules" not in str(uopc.explain(lambda x, y: x @ y, x, y))
     monkeypatch.setattr(tune, "race", lambda runs: [2.0, 1.0, 4.0][: len(runs)])
-    monkeypatch.setattr(tune, "_known", type(tune._known)())
+    monkeypatch.setattr(tune, "_known", {})
     monkeypatch.setattr(tune, "disk_cache", lambda: None)
     with uopc.options(tune=3):
         report = uopc.explain(lambda x, y: x @ y, x, y)

@@ -26,7 +26,7 @@ def graph(build):
 @pytest.fixture(autouse=True)
 def forget_plans(monkeypatch):
     """Plans are made anew, and records used although the tests verify every stage."""
-    monkeypatch.setattr(plans, "_executables", type(plans._executables)())
+    monkeypatch.setattr(plans, "_executables", {})
     monkeypatch.setenv("UOPC_VERIFY", "0")
     forget_settings()
     yield

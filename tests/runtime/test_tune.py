@@ -28,15 +28,15 @@ def work(): return (uopc.Tensor(a) @ uopc.Tensor(b)).relu()
 def fresh(settings, monkeypatch):
     """Nothing is known in memory, and the cache on disk is empty."""
     settings(UOPC_TUNE=None)
-    monkeypatch.setattr(tune, "_known", type(tune._known)())
-    monkeypatch.setattr(plans, "_executables", type(plans._executables)())
+    monkeypatch.setattr(tune, "_known", {})
+    monkeypatch.setattr(plans, "_executables", {})
     return settings
 
 
 def forget(monkeypatch):
     """As a new process would."""
-    monkeypatch.setattr(tune, "_known", type(tune._known)())
-    monkeypatch.setattr(plans, "_executables", type(plans._executables)())
+    monkeypatch.setattr(tune, "_known", {})
+    monkeypatch.setattr(plans, "_executables", {})
 
 
 def product(n=48):

@@ -10,14 +10,15 @@ from uopc.cascade.factors import Parts
 from uopc.cascade.frame import Frame, Refused
 from uopc.cascade.lift import ENDS, LEAVES
 from uopc.cascade.trial import holds
+from uopc.memo import Memo
 from uopc.ops import Ops, ParamArg
 from uopc.uop import UOp
 
-MAX_KNOWN = 512
+MAX_KNOWN = 256
 # Apart from what frames (from -1) and trials (from -1000) number.
 FIRST_NUMBER = -2000
 # For reductions over numbered memory their pieces, or why they are refused.
-_known: dict[tuple[UOp, ...], tuple[Piece, ...] | str] = {}
+_known: Memo[tuple[UOp, ...], tuple[Piece, ...] | str] = Memo(MAX_KNOWN)
 
 
 def derived(frame: Frame, parts: Mapping[UOp, Parts], pieces: Mapping[UOp, Piece]) -> dict[UOp, Piece]:
@@ -29,8 +30,6 @@ def derived(frame: Frame, parts: Mapping[UOp, Parts], pieces: Mapping[UOp, Piece
     key = tuple(u.substitute(numbered) for u in (*pieces, frame.members[-1]))
     found = _known.get(key)
     if found is None:
-        if len(_known) >= MAX_KNOWN:
-            _known.clear()
         try:
             made = _derived(frame, parts, pieces)
         except Refused as why:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from uopc._hot.graph import newer, replace_newer
 from uopc.cascade.lift import LEAVES, Moves, lifted, ordered, reductions
+from uopc.memo import SHAPES
 from uopc.ops import ALU, PLAIN, Ops
 from uopc.rangeify.movement import reshape_groups
 from uopc.uop import UOp, toposort
@@ -71,7 +72,7 @@ def moved_axes(u: UOp) -> tuple[tuple[int, ...], ...]:
     return tuple((a,) if n > 1 and m > 1 else () for a, (n, m) in enumerate(zip(x.shape, u.shape)))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=SHAPES)
 def _reshaped(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     out: list[tuple[int, ...]] = [()] * len(new)
     for a, b in reshape_groups(old, new) if 0 not in old else ():

@@ -34,7 +34,7 @@ def erf(x: UOp) -> UOp:
     return with_sign(fma(p, r, start), sign_bit(x))
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1)
 def _tables() -> list[tuple[float, ...]]:
     """For each power of r, the highest first, its coefficients: part i is centred on ``i * WIDTH``.
 

@@ -15,7 +15,7 @@ however noisy a machine.  Before and after each benchmark a reference workload i
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -31,7 +31,7 @@ STEPS = 160_000  # of FMAs on all threads: a millisecond, which sleeping threads
 RUNS = 20  # before, and as many after
 
 
-@cache
+@lru_cache(maxsize=8)
 def _workload(threads: int) -> Probe:
     """FMAs from registers: what they take depends on the machine, and on who else uses it."""
     return Probes(threads, device()).fma(STEPS)

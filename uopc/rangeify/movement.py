@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
+from uopc.memo import SHAPES
 from uopc.ops import Ops
 from uopc.rangeify.context import ZERO, Ctx, Idx
 from uopc.uop import UOp
@@ -37,7 +38,7 @@ def _reshape(u: UOp, idx: Idx, ctx: Ctx) -> Idx:
     return tuple(i for a, b in reshape_groups(old, new) for i in _regroup(idx[b], new[b], old[a], ctx))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=SHAPES)
 def _same_axes(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int | None, ...] | None:
     """Where a reshape only adds and drops axes of size 1: for each old axis the new one that it is (None: its size is
     1).  None where it cuts or joins axes."""

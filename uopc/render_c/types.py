@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from uopc._hot.text import ATOM, UNARY, Code
+from uopc.memo import SHAPES
 from uopc.uop import DType, dtypes
 
 UNSIGNED = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}
@@ -58,7 +59,7 @@ def _float_literal(value: float, dtype: DType) -> Code:
     return _signed(negative, (_shortest(abs(value)) if f else repr(abs(value))) + f)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=SHAPES)
 def _shortest(value: float) -> str:
     """The fewest digits that give this float32."""
     return str(np.float32(value))
@@ -134,7 +135,7 @@ class Declarations:
         return name
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=SHAPES)
 def _declared(function: Callable[..., str], *key: object) -> tuple[str, dict[str, str]]:
     """The name of an inline function, and the lines that declare it and what it needs."""
     unit = Declarations()

@@ -13,13 +13,13 @@ import itertools
 import os
 import sys
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from uopc._hot.runtime import Library
+from uopc.memo import Memo
 from uopc.options import environment
 from uopc.runtime.cache import CacheRefused, DiskCache, digest
 from uopc.runtime.device import device
@@ -43,7 +43,7 @@ DEFAULT_FLAGS = (
 ALWAYS = ("-std=gnu11", "-fPIC", "-w", "-fwrapv")  # integers wrap, as NumPy's do
 # One segment less to map and a page less to read; no id that nobody asks for.
 LINK_FLAGS = ("-shared", "-z", "noseparate-code", "-z", "noexecstack", "--build-id=none", "--hash-style=gnu")
-LIBRARIES_IN_MEMORY = 4096
+LIBRARIES_IN_MEMORY = 1024  # by source, and as many by key: what is dropped is loaded from disk again
 
 
 class CompilerNotFound(RuntimeError):
@@ -276,8 +276,8 @@ def _load_image(image: bytes) -> Library:
 
 # ----------------------------------------------------------------------------------------------------------- caches --
 
-_libraries: OrderedDict[tuple[Compiler, tuple[str, ...], str], Library] = OrderedDict()
-_kernels: OrderedDict[str, Library] = OrderedDict()  # by key; one library may hold several
+_libraries: Memo[tuple[Compiler, tuple[str, ...], str], Library] = Memo(LIBRARIES_IN_MEMORY)
+_kernels: Memo[str, Library] = Memo(LIBRARIES_IN_MEMORY)  # by key; one library may hold several
 _making: dict[str, threading.Lock] = {}  # keys that a thread of this process is making
 _guard = threading.Lock()
 
@@ -348,10 +348,7 @@ def _find_or_build(compiler: Compiler, flags: tuple[str, ...], source: str) -> L
                     image = _build(compiler, source, flags)
                     path = cache.store(key, image) if cache else None
                     library = (_load(cache, key) if cache and path else None) or _load_image(image)
-    with _guard:
-        _libraries[compiler, flags, source] = library
-        if len(_libraries) > LIBRARIES_IN_MEMORY:
-            _libraries.popitem(last=False)
+    _libraries[compiler, flags, source] = library
     return library
 
 
@@ -444,10 +441,8 @@ class Kernels:
 
 
 def _remember(keys: Sequence[str], libraries: Sequence[Library]) -> None:
-    with _guard:
-        _kernels.update(zip(keys, libraries))
-        while len(_kernels) > LIBRARIES_IN_MEMORY:
-            _kernels.popitem(last=False)
+    for key, library in zip(keys, libraries):
+        _kernels[key] = library
 
 
 def _at_once(work: Callable[[S], T], items: Sequence[S]) -> list[T]:
@@ -485,6 +480,5 @@ def _next(waiting: Iterator[int]) -> int | None:
 
 def clear_memory_cache() -> None:
     """Forget the libraries in memory; those that plans use stay loaded."""
-    with _guard:
-        _libraries.clear()
-        _kernels.clear()
+    _libraries.clear()
+    _kernels.clear()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import OrderedDict
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from uopc._hot.runtime import DefaultFloats, Library, Memory, NativePlan, get_num_threads
 from uopc.dtype import DType, by_name
+from uopc.memo import SHAPES, Memo
 from uopc.ops import Level, Ops, ParamArg
 from uopc.options import Options, current, environment
 from uopc.runtime.capture import CaptureError, is_drawn
@@ -29,10 +29,8 @@ from uopc.uop import UOp, sink, toposort
 if TYPE_CHECKING:
     from uopc.pipeline import Plan
 
-# Plans kept; the least recently used goes first.  Each holds its temporaries' arena.
-# No address space holds more.
-MAX_BYTES = 1 << 47
-MAX_PLANS = 1024
+MAX_BYTES = 1 << 47  # no address space holds more
+MAX_PLANS = 1024  # each holds its temporaries' arena and its kernels' libraries
 
 ASKED_FOR_VALUE = (
     "the value of a Tensor that depends on an argument or on random numbers was asked for (bool(), item(), numpy(), a "
@@ -47,7 +45,7 @@ class Executable(NamedTuple):
 
     input_numbers: the number that each input's BUFFER had in the graph, in the order of the plan's slots.
     outs: (dtype, shape) of each result slot, and out_sizes its bytes.  results: for each root, the slot of its value.
-    plan: None where the plan was found on disk.
+    plan: None where the plan was found on disk, or nobody will ask for it.
     """
 
     native: NativePlan
@@ -89,7 +87,7 @@ def _line(name: str, work: Any, seconds: float, again: float | None) -> str:
 
 # ---------------------------------------------------------------------------------------------------- making plans --
 
-_executables: OrderedDict[tuple[UOp, Options, int], Executable] = OrderedDict()
+_executables: Memo[tuple[UOp, Options, int], Executable] = Memo(MAX_PLANS)
 
 
 def compile_plan(plan: Plan, key: str | None = None) -> Executable:
@@ -181,7 +179,7 @@ def normal(roots: list[UOp]) -> tuple[UOp, list[UOp]]:
     return graph.substitute(again), kept
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=SHAPES)
 def _numbered(number: int, dtype: DType, shape: tuple[int, ...]) -> UOp:
     return UOp(Ops.BUFFER, (), ParamArg(number, dtype, shape))
 
@@ -190,14 +188,10 @@ def executable(graph: UOp, options: Options) -> Executable:
     """The executable of a numbered graph, made at its first use."""
     key = (graph, options, get_num_threads() if options.tune else 0)
     found = _executables.get(key)
-    if found is not None:
-        _executables.move_to_end(key)
-        return found
-    with DefaultFloats():  # the constants of kernels that others will load must not depend on how this thread rounds
-        found = _made(graph, options)
-    _executables[key] = found
-    if len(_executables) > MAX_PLANS:
-        _executables.popitem(last=False)
+    if found is None:
+        with DefaultFloats():  # the constants of kernels that others load must not depend on how this thread rounds
+            found = _made(graph, options)
+        _executables[key] = found
     return found
 
 
@@ -219,6 +213,8 @@ def _made(graph: UOp, options: Options) -> Executable:
                 for kernel, tuning in tunings.items():
                     print(f"{kernel.name:24s} {tuning}")
         found = compile_plan(plan, name)
+        if env.debug < 2:  # which prints of each kernel: its graphs take many times what running it does
+            found = found._replace(plan=None)
     return found
 
 

@@ -15,7 +15,6 @@ import json
 import math
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ import numpy as np
 
 from uopc._hot.runtime import Memory, NativePlan, get_num_threads
 from uopc.cost import Candidate
+from uopc.memo import Memo
 from uopc.ops import Ops
 from uopc.options import Options
 from uopc.pipeline import Kernel, Plan, Settings, compile_kernel, kernel_candidates
@@ -46,7 +46,7 @@ LEAST_ROUNDS, MOST_ROUNDS, SECONDS = 5, 40, 1.0
 HOPELESS = 1.5
 # What a schedule must gain to replace the usual one.
 NOISE = 0.01
-MOST_KNOWN = 4096
+MAX_KNOWN = 256
 
 Runs = Sequence[Callable[[], None]]
 Race = Callable[[Runs], list[float]]  # the seconds of each
@@ -155,7 +155,7 @@ def _turns(kernels: Sequence[Kernel], memory: list[Any]) -> tuple[Runs, int]:
 
 # --------------------------------------------------------------------------------------------------------- kernels --
 
-_known: OrderedDict[str, Tuning] = OrderedDict()
+_known: Memo[str, Tuning] = Memo(MAX_KNOWN)
 _alone = threading.Lock()  # two that measure at once measure each other
 
 
@@ -184,8 +184,6 @@ def tune_kernel(root: UOp, options: Options, measure: Race | None = None) -> tup
                     if cache:
                         cache.keep_note(key, found.pack(), TUNED)
         _known[key] = found
-        while len(_known) > MOST_KNOWN:
-            _known.popitem(last=False)
     return _compiled(root, names[found.trials[found.best].name], candidates, settings), found
 
 
