@@ -41,7 +41,7 @@ LAYERS = (
     Layer(
         "facts",
         (
-            *(f"uopc.{name}" for name in ("memo", "dtype", "ops", "options", "rates")),
+            *(f"uopc.{name}" for name in ("memo", "limits", "dtype", "ops", "options", "rates")),
             "uopc.runtime.device",
         ),
         Inner.ORDERED,

@@ -35,6 +35,9 @@ class Library:
     def launch(self, name: str) -> tuple[Address, int, int, int]:
         """(address of NAME_range, trips, chunk, schedule).  LookupError if there is no such kernel."""
 
+def n_libraries() -> int:
+    """How many libraries are loaded."""
+
 @final
 class NativePlan:
     """Kernels (library, name, args) that run in order in one call, with temporaries of the sizes `temps` in bytes."""

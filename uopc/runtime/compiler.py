@@ -9,6 +9,7 @@ nothing can be left behind however the process ends.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import sys
@@ -18,7 +19,8 @@ from contextlib import contextmanager, nullcontext, suppress
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
-from uopc._hot.runtime import Library
+from uopc import limits, memo
+from uopc._hot.runtime import Library, n_libraries
 from uopc.memo import Memo
 from uopc.options import environment
 from uopc.runtime.cache import CacheRefused, DiskCache, digest
@@ -41,8 +43,14 @@ DEFAULT_FLAGS = (
     "-fno-trapping-math",
 )
 ALWAYS = ("-std=gnu11", "-fPIC", "-w", "-fwrapv")  # integers wrap, as NumPy's do
-# One segment less to map and a page less to read; no id that nobody asks for.
-LINK_FLAGS = ("-shared", "-z", "noseparate-code", "-z", "noexecstack", "--build-id=none", "--hash-style=gnu")
+# Two mappings a library, code and data, where a process may have 65,530 of all kinds: constants stand beside the code,
+# and what the loader has written is not made another mapping by protecting it.  No id that nobody asks for.
+LINK_FLAGS = (
+    *("-shared", "-z", "noseparate-code", "-z", "norelro", "-z", "noexecstack"),
+    *("--build-id=none", "--hash-style=gnu"),
+)
+MAPPINGS = 2
+MAPPINGS_SHARE = 0.75  # of what a process may have, that of libraries at most: the rest is for everyone else
 LIBRARIES_IN_MEMORY = 1024  # by source, and as many by key: what is dropped is loaded from disk again
 
 
@@ -180,11 +188,12 @@ def _ask(command: tuple[str, ...]) -> list[str]:
 
 
 def _run(argv: list[str], stdin: int | None = None, shared: Sequence[int] = ()) -> tuple[int, str]:
-    """As ``spawn.run``.  CompilerNotFound if there is no such program, or it is none."""
+    """As ``spawn.run``.  CompilerNotFound if there is no such program, or it is none, MemoryError if no room for it."""
     from uopc.runtime.spawn import NOT_RUN, run
 
+    environ = _zig_environment() if argv[1:3] == ["-m", "ziglang"] else None
     try:
-        return run(argv, stdin, shared, _zig_environment() if argv[1:3] == ["-m", "ziglang"] else None)
+        return _with_room(lambda: run(argv, stdin, shared, environ))
     except OSError as error:
         if error.errno not in NOT_RUN:
             raise
@@ -271,7 +280,39 @@ def _load_image(image: bytes) -> Library:
 
     with memory_file("uopc.so", image) as fd:
         steps = format(next(_images), "b").replace("0", "//").replace("1", "./")
-        return Library(f"/proc/self/fd/{fd}", f"/proc/self/fd/{steps}{fd}")
+        return _opened(f"/proc/self/fd/{fd}", f"/proc/self/fd/{steps}{fd}")
+
+
+def _opened(path: str, opened: str) -> Library:
+    """The library.  OSError if it cannot be loaded, MemoryError, which names the limit, if there is no room for it."""
+    most = int(MAPPINGS_SHARE * limits.max_mappings()) // MAPPINGS
+    while n_libraries() >= most:
+        if not _make_room():
+            raise MemoryError(f"no room for more than {most} loaded libraries; {limits.too_many_mappings()}")
+    return _with_room(lambda: Library(path, opened))
+
+
+def _with_room(work: Callable[[], T]) -> T:
+    """``work``, for which memos make room where the system has none; MemoryError, which names the limit, if that is too
+    little."""
+    while True:
+        try:
+            return work()
+        except OSError as error:
+            why = limits.shortage() if error.errno in (None, errno.ENOMEM) else None
+            if why is None:
+                raise
+            if not _make_room():
+                raise MemoryError(f"{error}; {why}") from error
+
+
+def _make_room() -> bool:
+    """Let go of half of what is kept for later, and of what nothing holds; False if there was nothing to let go of."""
+    import gc
+
+    found = memo.shed()
+    gc.collect()
+    return found
 
 
 # ----------------------------------------------------------------------------------------------------------- caches --
@@ -353,12 +394,13 @@ def _find_or_build(compiler: Compiler, flags: tuple[str, ...], source: str) -> L
 
 
 def _load(cache: DiskCache, key: str) -> Library | None:
-    """None also when the file went away in between, or the folder is on a file system from which nothing may run."""
+    """None also when the file went away in between, or the folder is on a file system from which nothing may run.
+    MemoryError as for ``_opened``."""
     path = cache.load(key)
     if path is None:
         return None
     try:
-        return Library(path, cache.opened(path))
+        return _opened(path, cache.opened(path))
     except OSError:
         return None
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from uopc._hot.runtime import DefaultFloats, Library, Memory, NativePlan, get_num_threads
 from uopc.dtype import DType, by_name
+from uopc.limits import explained
 from uopc.memo import SHAPES, Memo
 from uopc.ops import Level, Ops, ParamArg
 from uopc.options import Options, current, environment
@@ -189,7 +190,8 @@ def executable(graph: UOp, options: Options) -> Executable:
     key = (graph, options, get_num_threads() if options.tune else 0)
     found = _executables.get(key)
     if found is None:
-        with DefaultFloats():  # the constants of kernels that others load must not depend on how this thread rounds
+        # the constants of kernels that others load must not depend on how this thread rounds
+        with DefaultFloats(), explained("to make a plan"):
             found = _made(graph, options)
         _executables[key] = found
     return found

@@ -7,6 +7,8 @@ what native code uses, and turns error codes into exceptions.
 
 import atexit
 
+from uopc.limits import because
+
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.long cimport PyLong_AsVoidPtr, PyLong_Check, PyLong_FromVoidPtr
@@ -110,7 +112,7 @@ cdef class Memory:
     def __cinit__(self, size_t nbytes):
         self.data = uopc_memory_take(nbytes)
         if self.data == NULL:
-            raise MemoryError(f"no memory for a result of {nbytes} bytes")
+            raise MemoryError(f"no memory for a result of {nbytes} bytes{because(nbytes)}")
         self.nbytes = nbytes
 
     def __dealloc__(self):
@@ -218,6 +220,7 @@ cdef class DefaultFloats:
 
 
 cdef bint have_libm = False
+cdef Py_ssize_t loaded = 0
 
 
 cdef void need_libm() noexcept:
@@ -239,15 +242,19 @@ cdef class Library:
     cdef readonly str path
 
     def __cinit__(self, path, opened=None):
+        global loaded
         self.path = path
         need_libm()
         self.handle = dlopen((opened or path).encode("utf-8", "surrogateescape"), RTLD_NOW | RTLD_LOCAL)
         if self.handle == NULL:
             raise OSError(f"cannot load {path}: {dlerror().decode('utf-8', 'replace')}")
+        loaded += 1
 
     def __dealloc__(self):
+        global loaded
         if self.handle != NULL:
             dlclose(self.handle)
+            loaded -= 1
 
     cdef void *symbol(self, str name) except NULL:
         cdef void *found = dlsym(self.handle, name.encode())
@@ -266,6 +273,11 @@ cdef class Library:
 
     def __repr__(self):
         return f"Library({self.path!r})"
+
+
+def n_libraries():
+    """How many libraries are loaded."""
+    return loaded
 
 
 # ----------------------------------------------------------------------------------------------------------- plans --
@@ -340,7 +352,7 @@ cdef class NativePlan:
                 at = fill_kernel(self, &native[k], kernels[k], len(temps), native_args, at)
             self.plan = uopc_plan_new(native, self.n_kernels, <int>self.n_buffers, temp_sizes, <int>len(temps))
             if self.plan == NULL:
-                raise MemoryError(f"no memory for a plan of {self.n_kernels} kernels and {sum(temps)} bytes")
+                raise MemoryError(f"no memory for a plan of {self.n_kernels} kernels and {sum(temps)} bytes{because()}")
         finally:
             free(native)
             free(native_args)
@@ -426,7 +438,9 @@ cdef class NativePlan:
         cdef uopc_memory_stats stats
         uopc_memory_get_stats(&stats)
         text = f"no memory for the plan's temporaries, {uopc_plan_arena_size(<uopc_plan *>self.plan)} bytes"
-        return f"{text}; UOPC_ARENA_LIMIT is {stats.limit_bytes} for all plans together" if stats.limit_bytes else text
+        if stats.limit_bytes:
+            return f"{text}; UOPC_ARENA_LIMIT is {stats.limit_bytes} for all plans together"
+        return text + because(uopc_plan_arena_size(<uopc_plan *>self.plan))
 
     def __repr__(self):
         return f"NativePlan({self.n_kernels} kernels, {self.n_buffers} buffers, arena of {self.arena_size} bytes)"
