@@ -102,6 +102,47 @@ def test_cc_may_have_arguments(settings):
     assert value(compile_source(constant("VALUE"))) == 43
 
 
+@pytest.mark.parametrize(
+    ("cc", "expected"),
+    [
+        ("{path}", "1"),
+        ("'{path}' -DVALUE=42", "42"),
+        ('"{path}" -DVALUE=43 -DOTHER="a b"', "43"),
+        ("my\\ tools/../my\\ tools/gcc -DVALUE=44", "44"),
+    ],
+)
+def test_cc_may_have_spaces_in_its_path(settings, tmp_path, monkeypatch, cc, expected):
+    """Alone as it is, before flags in quotes or with backslashes."""
+    if GCC is None:
+        pytest.skip("no gcc to link to")
+    path = tmp_path / "my tools" / "gcc"
+    path.parent.mkdir()
+    path.symlink_to(GCC)
+    monkeypatch.chdir(tmp_path)
+    settings(CC=cc.format(path=path))
+    source = "#ifndef VALUE\n#define VALUE 1\n#endif\n" + constant("VALUE")
+    assert value(compile_source(source)) == int(expected)
+    assert os.path.samefile(find_compiler().command[0], path)
+
+
+def test_a_name_on_path_may_have_spaces(settings, tmp_path):
+    if GCC is None:
+        pytest.skip("no gcc to link to")
+    (tmp_path / "my gcc").symlink_to(GCC)
+    settings(CC="my gcc", PATH=os.pathsep.join([str(tmp_path), os.environ["PATH"]]))
+    assert value(compile_source(constant(7))) == 7
+
+
+@pytest.mark.parametrize(
+    ("cc", "match"),
+    [("/opt/my tools/gcc -O2", "'/opt/my'. A path with spaces needs quotes"), ("'gcc", "No closing quotation")],
+)
+def test_cc_that_cannot_be_split_or_found(settings, cc, match):
+    settings(CC=cc)
+    with pytest.raises(CompilerNotFound, match=match):
+        compile_source(constant(1))
+
+
 def test_no_compiler(settings, tmp_path):
     settings(PATH=tmp_path, CC=None)
     if module._has_ziglang():

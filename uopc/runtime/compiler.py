@@ -94,13 +94,7 @@ def find_compiler() -> Compiler:
 @lru_cache(maxsize=8)
 def _find_compiler(cc: str | None, folders: tuple[str, ...]) -> Compiler:
     if cc:
-        from shlex import split
-
-        words = split(cc)
-        program = _which(words[0], folders) if words else None
-        if program is None:
-            raise CompilerNotFound(f"CC={cc!r}: there is no program {words[0] if words else ''!r}. {_advice()}")
-        return _identify((program, *words[1:]), folders)
+        return _identify(_command(cc, folders), folders)
     for name in ("cc", "gcc", "clang"):
         program = _which(name, folders)
         if program is not None:
@@ -108,6 +102,24 @@ def _find_compiler(cc: str | None, folders: tuple[str, ...]) -> Compiler:
     if _has_ziglang():
         return _identify((sys.executable, "-m", "ziglang", "cc"), folders)
     raise CompilerNotFound(f"uopc compiles with a C compiler, and none of cc, gcc, clang is on PATH. {_advice()}")
+
+
+def _command(cc: str, folders: tuple[str, ...]) -> tuple[str, ...]:
+    """What $CC says: the path or name of a program, which may have spaces, else words as a shell splits them."""
+    from shlex import split
+
+    program = _which(cc, folders)
+    if program is not None:
+        return (program,)
+    try:
+        words = split(cc)
+    except ValueError as error:
+        raise CompilerNotFound(f"CC={cc!r}: {error}. {_advice()}") from error
+    program = _which(words[0], folders) if words else None
+    if program is None:
+        quotes = " A path with spaces needs quotes where flags follow it." if len(words) > 1 else ""
+        raise CompilerNotFound(f"CC={cc!r}: there is no program {words[0] if words else ''!r}.{quotes} {_advice()}")
+    return (program, *words[1:])
 
 
 def _advice() -> str:
