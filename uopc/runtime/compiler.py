@@ -9,7 +9,6 @@ nothing can be left behind however the process ends.
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
 import sys
@@ -19,12 +18,12 @@ from contextlib import contextmanager, nullcontext, suppress
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
-from uopc import limits, memo
-from uopc._hot.runtime import Library, n_libraries
+from uopc._hot.runtime import Library
 from uopc.memo import Memo
 from uopc.options import environment
 from uopc.runtime.cache import CacheRefused, DiskCache, digest
 from uopc.runtime.device import device
+from uopc.runtime.loading import opened, with_room
 from uopc.runtime.units import Source, Unit, units_of
 
 S = TypeVar("S")
@@ -49,8 +48,6 @@ LINK_FLAGS = (
     *("-shared", "-z", "noseparate-code", "-z", "norelro", "-z", "noexecstack"),
     *("--build-id=none", "--hash-style=gnu"),
 )
-MAPPINGS = 2
-MAPPINGS_SHARE = 0.75  # of what a process may have, that of libraries at most: the rest is for everyone else
 LIBRARIES_IN_MEMORY = 1024  # by source, and as many by key: what is dropped is loaded from disk again
 
 
@@ -205,7 +202,7 @@ def _run(argv: list[str], stdin: int | None = None, shared: Sequence[int] = ()) 
 
     environ = _zig_environment() if argv[1:3] == ["-m", "ziglang"] else None
     try:
-        return _with_room(lambda: run(argv, stdin, shared, environ))
+        return with_room(lambda: run(argv, stdin, shared, environ))
     except OSError as error:
         if error.errno not in NOT_RUN:
             raise
@@ -292,39 +289,7 @@ def _load_image(image: bytes) -> Library:
 
     with memory_file("uopc.so", image) as fd:
         steps = format(next(_images), "b").replace("0", "//").replace("1", "./")
-        return _opened(f"/proc/self/fd/{fd}", f"/proc/self/fd/{steps}{fd}")
-
-
-def _opened(path: str, opened: str) -> Library:
-    """The library.  OSError if it cannot be loaded, MemoryError, which names the limit, if there is no room for it."""
-    most = int(MAPPINGS_SHARE * limits.max_mappings()) // MAPPINGS
-    while n_libraries() >= most:
-        if not _make_room():
-            raise MemoryError(f"no room for more than {most} loaded libraries; {limits.too_many_mappings()}")
-    return _with_room(lambda: Library(path, opened))
-
-
-def _with_room(work: Callable[[], T]) -> T:
-    """``work``, for which memos make room where the system has none; MemoryError, which names the limit, if that is too
-    little."""
-    while True:
-        try:
-            return work()
-        except OSError as error:
-            why = limits.shortage() if error.errno in (None, errno.ENOMEM) else None
-            if why is None:
-                raise
-            if not _make_room():
-                raise MemoryError(f"{error}; {why}") from error
-
-
-def _make_room() -> bool:
-    """Let go of half of what is kept for later, and of what nothing holds; False if there was nothing to let go of."""
-    import gc
-
-    found = memo.shed()
-    gc.collect()
-    return found
+        return opened(f"/proc/self/fd/{fd}", f"/proc/self/fd/{steps}{fd}")
 
 
 # ----------------------------------------------------------------------------------------------------------- caches --
@@ -407,12 +372,12 @@ def _find_or_build(compiler: Compiler, flags: tuple[str, ...], source: str) -> L
 
 def _load(cache: DiskCache, key: str) -> Library | None:
     """None also when the file went away in between, or the folder is on a file system from which nothing may run.
-    MemoryError as for ``_opened``."""
+    MemoryError as for ``loading.opened``."""
     path = cache.load(key)
     if path is None:
         return None
     try:
-        return _opened(path, cache.opened(path))
+        return opened(path, cache.opened(path))
     except OSError:
         return None
 
