@@ -129,7 +129,7 @@ LAYERS = (
     Layer(
         "passes",
         (
-            *(f"uopc.{name}" for name in ("widen", "summation", "cascade", "kernelize", "joint", "blockize")),
+            *(f"uopc.{name}" for name in ("widen", "summation", "cascade", "kernelize", "agree", "joint", "blockize")),
             *(f"uopc.{name}" for name in ("decompose", "linearize", "count")),
             "uopc.render_c",
             "uopc.opt.*",

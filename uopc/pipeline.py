@@ -17,6 +17,7 @@ from typing import Any
 
 from uopc import spec
 from uopc._hot.graph import of_ops
+from uopc.agree import agree
 from uopc.blockize import block_candidates, blockize
 from uopc.cascade import cascade
 from uopc.cost import Candidate
@@ -97,6 +98,7 @@ TENSOR_STAGES = (
     *VALUE_STAGES,
     Step("cascade", lambda g, s: cascade(g, s.options.fuse_reduce), Stage.TENSOR),
     Step("kernelize", lambda g, s: kernelize(g, s.options.fuse_reduce), Stage.TENSOR),
+    Step("agree", lambda g, s: agree(g), Stage.TENSOR),
     Step("layout", _layout, Stage.TENSOR),
 )
 KERNEL_STAGES = (

@@ -13,7 +13,7 @@ from __future__ import annotations
 from uopc.ops import ALU, Ops, Order
 from uopc.uop import UOp
 
-# What a REDUCE may combine floats by.
+# What a REDUCE may combine floats by: the order shows in the last digits, and of a maximum in which NaN comes out.
 INEXACT = frozenset({Ops.ADD, Ops.MUL, Ops.MAX, Ops.MIN})
 
 
@@ -68,6 +68,17 @@ def order_of(u: UOp) -> Order:
     if columns and x.op is Ops.MUL and x.shape[columns] > 1 and any(_repeats(s, columns) for s in x.src):
         return Order.STEPS
     return Order.LANES
+
+
+def rounds(u: UOp) -> bool:
+    """Whether the digits of a node depend on the order in which it combines: a REDUCE of floats whose order is free."""
+    return (
+        u.op is Ops.REDUCE
+        and u.dtype.is_float
+        and u.arg.op in (Ops.ADD, Ops.MUL)
+        and bool(u.arg.axes)
+        and u.arg.order is Order.ANY
+    )
 
 
 def ordered(u: UOp) -> UOp:

@@ -19,6 +19,7 @@ from uopc.rangeify.cascades import close
 from uopc.rangeify.context import Ctx, Idx, Opts
 from uopc.rangeify.movement import MOVES
 from uopc.rangeify.values import VALUES
+from uopc.terms import ordered
 from uopc.uop import UOp, sink
 
 __all__ = ["Ctx", "Opts", "lower", "lower_stores", "rangeify"]
@@ -43,7 +44,18 @@ def lower_stores(stores: list[tuple[UOp, UOp]], ctx: Ctx) -> UOp:
 
     Bodies of one shape share one loop nest.  Others are of one rank, with one size or 1 along each axis: they share the
     loop over threads and those over blocks, along which none of them has size 1.
+
+    A sum that is asked for at places where it would add up in different orders gets one for all.
     """
+    fresh = Ctx(ctx.opts)
+    made = _lowered(stores, ctx)
+    if not ctx.unlike:
+        return made
+    bodies = UOp.wrap([body for _, body in stores], list(ctx.unlike), ordered)
+    return _lowered([(target, body) for (target, _), body in zip(stores, bodies)], fresh)
+
+
+def _lowered(stores: list[tuple[UOp, UOp]], ctx: Ctx) -> UOp:
     shape = space(body for _, body in stores)
     ctx.opts = with_lanes(ctx.opts, shape)
     outer, shared = outer_loops(shape, ctx.opts, ctx)

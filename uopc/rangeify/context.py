@@ -73,7 +73,8 @@ class Ctx:
 
     blocks: the ranges over blocks, outside every tile.  inside: for a range over blocks the one, of one iteration or
     none, that all of a block stands in.  tiles: what is known of each STAGE at block level, by its origin.
-    engine: answers requests, each once.
+    engine: answers requests, each once.  sums: the sizes by which each sum of floats adds up.  unlike: those that were
+    asked for at places where they would add up by different ones.
     """
 
     opts: Opts = field(default_factory=Opts)
@@ -84,6 +85,8 @@ class Ctx:
     inside: dict[UOp, UOp] = field(default_factory=dict)
     tiles: dict[tuple[UOp, Idx], Any] = field(default_factory=dict)
     cascades: dict[int, Any] = field(default_factory=dict)
+    sums: dict[UOp, Opts] = field(default_factory=dict)
+    unlike: set[UOp] = field(default_factory=set)
     marks: int = 0
     simplifier: Any = field(default_factory=Simplifier)
 
