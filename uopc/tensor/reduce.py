@@ -10,7 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from uopc.dtype import DType, dtypes, to_dtype
-from uopc.ops import Ops, ReduceArg
+from uopc.ops import MOVEMENT, Ops, ReduceArg
 from uopc.tensor.arithmetic import truth
 from uopc.tensor.core import as_dtype
 from uopc.tensor.functions import Functions
@@ -135,13 +135,7 @@ class Reduce(Functions):
         n = u.shape[at]
         if n == 0:
             raise ValueError(f"the arg{op.name.lower()} over axis {at} of shape {u.shape} has no elements")
-        hit = u.eq(expand(reduce_(u, op, (at,), keepdim=True), u.shape))
-        if u.dtype.is_float:
-            hit = hit | u.ne(u)
-        # 32 bits, where they hold a position, are as wide as the masks of most elements
-        narrow = dtypes.int32 if n <= 1 << 31 else dtypes.int64
-        places = hit.where(counter(u.shape, at, narrow), UOp.const(n - 1, narrow))
-        first = as_dtype(reduce_(places, Ops.MIN, (at,)), dtypes.int64)
+        first = (_first_by_key if _has_key(u, at) else _first_by_search)(u, op, at)
         if keepdim:
             first = reshape(first, (1,) * self.ndim if axis is None else kept(self.shape, (at,)))
         return self._of(first)
@@ -210,3 +204,55 @@ def softmax_of(x: UOp, axis: int) -> UOp:
         return x
     weights = (x - expand(maximum_over(x, axis), x.shape)).alu(Ops.EXP)
     return weights * expand(reduce_(weights, Ops.ADD, (axis,), keepdim=True).recip(), x.shape)
+
+
+# ---- where the greatest or least element is ----
+
+# Positions and keys share the 64 bits of an integer.
+KEY_BITS = 32
+
+
+def _has_key(u: UOp, at: int) -> bool:
+    """Whether one reduction finds a position with its element, packed into one integer.
+
+    Elements of 64 bits leave no room.  A row that lies in memory is faster searched, while it is in a cache.
+    """
+    memory = u
+    while memory.op in MOVEMENT:
+        memory = memory.src[0]
+    in_rows = memory.op is Ops.BUFFER and at == len(u.shape) - 1
+    return u.dtype.itemsize * 8 <= KEY_BITS and u.shape[at] < 1 << KEY_BITS and not in_rows
+
+
+def _first_by_key(u: UOp, op: Ops, at: int) -> UOp:
+    """The position of the first extreme element: a key that is ordered as the elements are, above the position, of
+    which the least is the greatest."""
+    mask = (1 << KEY_BITS) - 1
+    key = _key(u)
+    if op is Ops.MIN:
+        key = key ^ -1
+    if u.dtype.is_float:
+        key = u.ne(u).where(UOp.const(dtypes.int32.max, dtypes.int32), key)
+    words = (key.cast(dtypes.int64) << KEY_BITS) | (counter(u.shape, at, dtypes.int64) ^ mask)
+    return (reduce_(words, Ops.MAX, (at,)) & mask) ^ mask
+
+
+def _key(u: UOp) -> UOp:
+    """An int32 ordered as elements of up to 32 bits are; -0.0 is 0.0."""
+    if u.dtype.is_float:
+        bits = (widened(u) + 0.0).bitcast(dtypes.int32)
+        return bits ^ ((bits >> 31) & dtypes.int32.max)
+    return (u ^ (1 << 31)).bitcast(dtypes.int32) if u.dtype is dtypes.uint32 else u.cast(dtypes.int32)
+
+
+def _first_by_search(u: UOp, op: Ops, at: int) -> UOp:
+    """The position of the first element that equals the extreme one, or is NaN.  A value has the same bits at both of
+    its uses (``agree``, ``widen``)."""
+    n = u.shape[at]
+    hit = u.eq(expand(reduce_(u, op, (at,), keepdim=True), u.shape))
+    if u.dtype.is_float:
+        hit = hit | u.ne(u)
+    # 32 bits, where they hold a position, are as wide as the masks of most elements
+    narrow = dtypes.int32 if n <= 1 << 31 else dtypes.int64
+    places = hit.where(counter(u.shape, at, narrow), UOp.const(n - 1, narrow))
+    return as_dtype(reduce_(places, Ops.MIN, (at,)), dtypes.int64)
