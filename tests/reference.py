@@ -24,7 +24,8 @@ import numpy as np
 
 from uopc.dtype import DType, bfloat16_to_float32, dtypes, float32_to_bfloat16
 from uopc.ops import Ops, identity
-from uopc.uop import UOp, toposort
+from uopc.uop import UOp, sink, toposort
+from uopc.widen import widen
 
 Array = np.ndarray[Any, Any]
 
@@ -34,8 +35,10 @@ def evaluate(uops: Sequence[UOp], exact: bool = False) -> list[Array]:
 
     Shapes are the nodes'.  Types are ``dtype.numpy``, except that bfloat16 comes as float32 (rounded to bfloat16), and
     that with ``exact`` every float comes as float64.  Raises IndexError for a GATHER out of range, NotImplementedError
-    for loop programs.
+    for loop programs.  Halves are rounded where ``widen`` says.
     """
+    if not exact:
+        uops = widen(sink(*uops)).src
     values: dict[UOp, Array] = {}
     with np.errstate(all="ignore"):
         for u in toposort(list(uops)):

@@ -90,11 +90,11 @@ def test_nan_propagates_through_max_and_min_alone_and_reduced():
     assert np.isnan(got[2])
 
 
-def test_halves_compute_in_float32_and_round_where_written_down():
+def test_halves_compute_in_float32_and_round_where_an_operation_ends():
     x = np.float16([1.0, 2048.0])
     half = buffer(x)
-    kept = (half + 1.0) + half.alu(Ops.MUL, -1.0)  # 2049 is no float16, but it lives in a register
-    rounded = (half + 1.0).cast(dtypes.float32).cast(dtypes.float16) + half.alu(Ops.MUL, -1.0)
+    kept = ((half.cast(dtypes.float32) + 1.0) + half.cast(dtypes.float32) * -1.0).cast(dtypes.float16)
+    rounded = (half + 1.0) + half.alu(Ops.MUL, -1.0)  # 2049 is no float16
     got = evaluate([kept, rounded, half + 1.0])
     assert got[0].dtype == np.float16
     np.testing.assert_array_equal(got[0], [1, 1])
