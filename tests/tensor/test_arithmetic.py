@@ -54,6 +54,21 @@ def test_python_numbers_are_weak(dtype):
     same_all(pairs)
 
 
+@pytest.mark.parametrize("n", [1, 67])
+@pytest.mark.parametrize("dtype", INTS)
+def test_constants_at_both_ends_of_a_type(dtype, n):
+    """The least integer has no negative of its type: it stays what it is, and is not subtracted as one of another."""
+    info, a, pairs = np.iinfo(dtype), np.arange(n).astype(dtype), []
+    for number in (info.min, info.min + 1, info.max - 1, info.max):
+        for op in [operator.add, operator.sub, operator.mul, operator.floordiv, *COMPARISONS, *BITS]:
+            pairs += both(op, a, number, tb=number)
+            pairs += both(op, number, a, ta=number, tb=Tensor(a))
+        pairs += both(lambda x, c: -(x - c) + c, a, number, tb=number)
+        chosen = np.where(a > 3, a, np.array(number, dtype))
+        pairs += [(Tensor(a).maximum(number), np.maximum(a, number)), ((Tensor(a) > 3).where(a, number), chosen)]
+    same_all(pairs)
+
+
 def test_numpy_scalars_and_arrays_are_strong():
     a = sample("float32")
     t = Tensor(a)

@@ -44,8 +44,8 @@ def literal(value: bool | int | float, dtype: DType, exact: bool = True) -> Code
         suffix = "u" if dtype.itemsize == 4 else "ul" if dtype.itemsize == 8 and (exact or value > 0x7FFFFFFF) else ""
         return Code(f"{value}{suffix}")
     suffix = "l" if dtype.itemsize == 8 and (exact or abs(value) > 0x7FFFFFFF) else ""
-    if value == dtype.min and dtype.itemsize >= 4:  # C has no negative literals, and the positive one is too large
-        return Code(f"(-{-(value + 1)}{suffix} - 1)")
+    if value == dtype.min:  # its negative is no value of the type: nothing may subtract that instead
+        return Code(f"-{-value}", UNARY) if dtype.itemsize < 4 else Code(f"(-{-(value + 1)}{suffix} - 1)")
     return _signed(value < 0, f"{abs(value)}{suffix}")
 
 
