@@ -316,6 +316,24 @@ x = UOp(Ops.BUFFER, (), ParamArg(1, F32, (4,))).index(0).load()
 w = UOp(Ops.BUFFER, (), ParamArg(2, dtypes.int32, (4,))).index(0).load()
 
 
+@pytest.mark.parametrize("dtype", [I64, dtypes.int32, dtypes.uint8, dtypes.bool_, dtypes.float32])
+def test_a_constant_may_stand_on_either_side(dtype: DType) -> None:
+    x = UOp(Ops.BUFFER, (), ParamArg(0, dtype, (8,))).index(i).load()
+    integers, five = not dtype.is_float, c(1 if dtype.is_bool else 5, dtype)
+    for op in [Ops.ADD, Ops.MUL, Ops.CMPEQ, Ops.CMPNE, *([Ops.AND, Ops.OR, Ops.XOR, Ops.MAX, Ops.MIN] * integers)]:
+        assert simp(five.alu(op, x)) is simp(x.alu(op, five)), op
+
+
+def test_ints_to_the_left_of_an_index() -> None:
+    r, s = range_(10, 0), range_(7, 1)
+    assert simp((4 * r) % 4) is c(0)
+    assert simp((4 * r) // 4) is r
+    assert simp((8 * r + s) % 8) is s
+    assert simp(4 * r - r * 4) is c(0)
+    assert simp((3 + r) + -3) is r
+    assert linear_in(simp(2 + 4 * r), r) == (c(2), 4)
+
+
 def test_floats_keep_nan_inf_and_negative_zero() -> None:
     assert simp(x * 1.0) is x
     assert simp(1.0 * x) is x

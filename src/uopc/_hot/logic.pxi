@@ -91,7 +91,6 @@ cdef UOp rule_compare(UOp u):
     if a is b:
         return truth(u.code == C_CMPLE or u.code == C_CMPEQ, u) if u.info.count == 1 else None
     if a.info.kind == K_BOOL and (u.code == C_CMPEQ or u.code == C_CMPNE):
-        if known(a, &v): a, b = b, a
         if known(b, &v): return a if (v == 1) == (u.code == C_CMPEQ) else negation(a)
     return None
 
@@ -121,7 +120,7 @@ cdef UOp rule_min_max(UOp u):
         return b if u.code == C_MAX else a
     if u.info.count > 1:
         return None
-    if a.code == C_CONST or (u.info.kind == K_INDEX and b.code != C_CONST and compare_nodes(a, b) > 0):
+    if u.info.kind == K_INDEX and b.code != C_CONST and compare_nodes(a, b) > 0:
         return binary(u.code, b, a)
     if a.code == u.code and known(b, &v):
         c = <UOp>PyTuple_GET_ITEM(a.src, 1)
@@ -292,8 +291,6 @@ cdef UOp rule_xor(UOp u):
     cdef UOp a = <UOp>PyTuple_GET_ITEM(u.src, 0), b = <UOp>PyTuple_GET_ITEM(u.src, 1), made
     if a is b:
         return zero_of(u)
-    if a.code == C_CONST and b.code != C_CONST:
-        return binary(C_XOR, b, a)
     if is_value(b, 0):
         return a
     if u.info.kind == K_BOOL and is_value(b, 1):

@@ -20,7 +20,7 @@ from uopc._hot.uop cimport DInfo, K_BOOL, K_INDEX, K_INT, K_OTHER, UOp, binary, 
 import operator
 
 from uopc.dtype import dtypes
-from uopc.ops import TABLE, Kind, Ops
+from uopc.ops import TABLE, Flags, Kind, Ops
 
 cdef extern from "Python.h":
     long PyLong_AsLong(object) except? -1
@@ -106,8 +106,6 @@ cdef UOp rule_add(UOp u):
     cdef UOp a = <UOp>PyTuple_GET_ITEM(u.src, 0), b = <UOp>PyTuple_GET_ITEM(u.src, 1)
     if u.info.kind == K_INDEX and u.info.count == 1:
         return add_index(u)
-    if a.code == C_CONST and b.code != C_CONST:
-        return binary(C_ADD, b, a)
     if u.info.kind == K_OTHER:
         return a if is_float(b, -0.0) else None  # x + 0.0 turns -0.0 into 0.0
     if is_value(b, 0):
@@ -121,11 +119,7 @@ cdef UOp rule_mul(UOp u):
     cdef UOp a = <UOp>PyTuple_GET_ITEM(u.src, 0), b = <UOp>PyTuple_GET_ITEM(u.src, 1)
     cdef int64_t v
     if u.info.kind == K_INDEX and u.info.count == 1:
-        if known(a, &v): a, b = b, a
-        if not known(b, &v): return multiply(a, b)
-        return add_index(u if b is <UOp>PyTuple_GET_ITEM(u.src, 1) else binary(C_MUL, a, b))
-    if a.code == C_CONST and b.code != C_CONST:
-        return binary(C_MUL, b, a)
+        return add_index(u) if known(b, &v) else multiply(a, b)
     if u.info.kind == K_OTHER:
         return a if is_float(b, 1.0) else None
     if is_value(b, 1):
@@ -268,12 +262,14 @@ ctypedef UOp (*rule_t)(UOp)
 
 cdef rule_t RULES[MAX_OPS]
 cdef bint BINARY[MAX_OPS]
+cdef bint COMMUTATIVE[MAX_OPS]
 cdef int _op
 for _op in range(MAX_OPS):
     RULES[_op] = NULL
-    BINARY[_op] = False
+    BINARY[_op] = COMMUTATIVE[_op] = False
 for _op in TABLE:
     BINARY[_op] = TABLE[Ops(_op)].kind is Kind.ALU and TABLE[Ops(_op)].arity == (2, 2)
+    COMMUTATIVE[_op] = BINARY[_op] and bool(TABLE[Ops(_op)].flags & Flags.COMMUTATIVE)
 RULES[C_ADD] = rule_add
 RULES[C_MUL] = rule_mul
 RULES[C_IDIV] = RULES[C_MOD] = rule_divide
@@ -288,9 +284,21 @@ RULES[C_WHERE] = rule_where
 RULES[C_CAST] = rule_cast
 
 
+cdef UOp constant_last(UOp u):
+    """``u`` with a constant to its right, where the order of its sources is free: the order that the rules know.
+
+    MIN and MAX of floats keep theirs, which tells 0.0 from -0.0.
+    """
+    cdef UOp a, b
+    if not COMMUTATIVE[u.code] or (u.info.kind == K_OTHER and (u.code == C_MAX or u.code == C_MIN)):
+        return u
+    a, b = <UOp>PyTuple_GET_ITEM(u.src, 0), <UOp>PyTuple_GET_ITEM(u.src, 1)
+    return binary(u.code, b, a) if a.code == C_CONST and b.code != C_CONST else u
+
+
 cdef UOp built_in(UOp u):
     cdef rule_t rule = RULES[u.code]
-    cdef UOp out = None
+    cdef UOp out = None, ordered
     if rule == NULL:
         return None
     if u.lo == u.hi and u.info.count == 1:  # bounds leave one value
@@ -299,8 +307,11 @@ cdef UOp built_in(UOp u):
             and (<UOp>PyTuple_GET_ITEM(u.src, 1)).code == C_CONST:
         out = fold(u)
     if out is None:
-        out = rule(u)
-    if out is None or out is u:
+        ordered = constant_last(u)
+        out = rule(ordered)
+        if out is None:
+            out = ordered
+    if out is u:
         return None
     # a scalar in place of a vector or a tensor is not the same
     return out if out.info is u.info and (out.shape_ is u.shape_ or out.shape_ == u.shape_) else None
