@@ -102,7 +102,7 @@ class DType:
                 return ctypes.c_float(value).value
             with np.errstate(over="ignore"):
                 if scalar is dtypes.bfloat16:
-                    return float(bfloat16_to_float32(float32_to_bfloat16(np.float32(value))))
+                    return float(bfloat16_to_float32(float32_to_bfloat16(_to_odd_float32(value))))
                 return float(_NUMPY[scalar].type(value))
         bits = 8 * self.scalar().itemsize
         wrapped = int(value) & ((1 << bits) - 1)
@@ -236,6 +236,14 @@ def float_of(a: DType) -> DType:
     if a.is_float:
         return a
     return {1: dtypes.float16, 2: dtypes.float32}.get(a.itemsize, dtypes.float64)
+
+
+def _to_odd_float32(value: float) -> Any:
+    """A float64 as a float32 whose last bit is set where digits were lost: rounded once more, it is as if once."""
+    near = np.float32(value)
+    if float(near) == value or value != value:
+        return near
+    return ((near.view(np.uint32) - np.uint32(abs(float(near)) > abs(value))) | np.uint32(1)).view(np.float32)
 
 
 def float32_to_bfloat16(x: Any) -> Any:

@@ -83,6 +83,64 @@ def test_linspace():
         Tensor.linspace(0, 1, -1)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", [*ALL, "bfloat16"])
+def test_python_numbers_are_converted_to_the_dtype_asked_for_once(dtype):
+    """Not by way of the default float: 1e300 is no inf, 1e-50 is True, 0.1 keeps its digits, a half is rounded once."""
+    values = [0.1, 2.0, 1 + 2**-8 + 2**-30, 1 + 2**-11 + 2**-40, 1e-50, *([1e300, -1e39] * (dtype == "float64"))]
+    if dtype == "bfloat16":
+        wanted = np.array([0.10009765625, 2.0, 1 + 2**-7, 1.0, 0.0], np.float32)
+    else:
+        wanted = np.array(values, dtype)
+    array = Tensor(values, dtype=dtype)
+    assert array.dtype.name.rstrip("_") == dtype
+    np.testing.assert_array_equal(array.numpy(), wanted)
+    like = Tensor.zeros(2, dtype=dtype)
+    for value, one in zip(values, wanted):
+        for made in (
+            Tensor(value, dtype=dtype),
+            Tensor.full((2,), value, dtype=dtype),
+            like.full_like(value),
+            Tensor([[value]], dtype=dtype),
+        ):
+            assert made.dtype is array.dtype
+            np.testing.assert_array_equal(made.numpy(), np.full(made.shape, one))
+
+
+@pytest.mark.filterwarnings("error")
+def test_python_numbers_beside_float64_keep_their_digits():
+    ones, values = np.ones(2), [0.1, 1e300]
+    t, held = Tensor(ones), Tensor(np.array([True, False]))
+    same(t + values, ones + values, rtol=0)
+    same(values - t, values - ones, rtol=0)
+    same(t @ values, ones @ values, rtol=0)
+    same(Tensor([16777216]) < [16777217.0], np.array([True]))
+    same(held.where(values, t), np.array([0.1, 1.0]), rtol=0)
+    same(held.where(t, values), np.array([1.0, 1e300]), rtol=0)
+    same(held.where(values, 0.7), np.array([0.1, 0.7], np.float32), rtol=0)
+    same(held.where(0.1, t), np.array([0.1, 1.0]), rtol=0)
+    same(t.masked_fill(held, 1e300), np.array([1e300, 1.0]), rtol=0)
+    same(t.maximum(1e300), np.full(2, 1e300), rtol=0)
+
+
+def test_ints_beyond_64_bits_are_floats_where_that_is_asked_for():
+    same(Tensor(2**64, dtype="float64"), np.float64(2**64), rtol=0)
+    same(Tensor([2**64, 1], dtype="float64"), np.array([2.0**64, 1.0]), rtol=0)
+    same(Tensor.full((1,), 2**100, dtype="float32"), np.full(1, 2.0**100, np.float32), rtol=0)
+    with pytest.raises(OverflowError, match="64 bits"):
+        Tensor(2**64, dtype="int8")
+    with pytest.raises(OverflowError, match="too large for a float"):
+        Tensor(10**400, dtype="float64")
+
+
+@pytest.mark.parametrize("default", [dtypes.float64, dtypes.bfloat16])
+def test_another_default_float(default, monkeypatch):
+    monkeypatch.setattr(dtypes, "default_float", default)
+    for made in (Tensor([0.1, 3.0]), Tensor.full((2,), 0.1)):
+        assert made.dtype is default
+        assert made.numpy()[0] == (0.1 if default is dtypes.float64 else 0.10009765625)
+
+
 def test_eye():
     same(Tensor.eye(3), np.eye(3, dtype=np.float32))
     same(Tensor.eye(2, 4, dtype="int64"), np.eye(2, 4, dtype=np.int64))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from uopc.dtype import dtypes, promote, promote_scalar
+from uopc.dtype import DType, dtypes, promote, promote_scalar
 from uopc.ops import Ops
 from uopc.tensor import division, interop, power
 from uopc.tensor.core import Core, as_dtype
@@ -36,6 +36,11 @@ def graph_of(x: Any) -> UOp | None:
     return None
 
 
+def in_type(x: Any, u: UOp, dtype: DType) -> UOp:
+    """The graph ``u`` of an operand ``x`` as ``dtype``; Python numbers in a list are converted to that alone."""
+    return as_dtype(interop.from_data(x, dtype) if isinstance(x, (list, tuple)) else u, dtype)
+
+
 def pair(u: UOp, x: Any) -> tuple[UOp, UOp] | None:
     """``u`` and ``x`` in their common dtype and shape; None where ``x`` is not an operand at all."""
     kind = type(x)
@@ -47,7 +52,7 @@ def pair(u: UOp, x: Any) -> tuple[UOp, UOp] | None:
         return None
     if u.dtype is not v.dtype:
         dtype = promote(u.dtype, v.dtype)
-        u, v = as_dtype(u, dtype), as_dtype(v, dtype)
+        u, v = as_dtype(u, dtype), in_type(x, v, dtype)
     if u.shape == v.shape:
         return u, v
     shape = broadcast_shapes(u.shape, v.shape)
@@ -188,7 +193,7 @@ class Arithmetic(Movement):
             v = graph_of(x)
             if v is not None and {self.dtype, v.dtype} == {dtypes.int64, dtypes.uint64}:
                 return self._of(_compare_signs(op, *((v, self.uop) if swapped else (self.uop, v))))
-            x = x if v is None else self._of(v)
+            x = x if v is None or isinstance(x, (list, tuple)) else self._of(v)
         uops = pair(self.uop, x)
         if uops is None:
             return NotImplemented
@@ -313,9 +318,9 @@ def alternatives(a: Any, b: Any) -> tuple[UOp, UOp]:
         raise TypeError(f"neither Tensor, array nor number: {type(a if u is None else b).__name__}")
     if v is None:
         dtype = promote_scalar(u.dtype, b)
-        return as_dtype(u, dtype), weak_constant(b, dtype)
+        return in_type(a, u, dtype), weak_constant(b, dtype)
     dtype = promote(u.dtype, v.dtype)
-    return as_dtype(u, dtype), as_dtype(v, dtype)
+    return in_type(a, u, dtype), in_type(b, v, dtype)
 
 
 def _bits(op: Ops, a: UOp, b: UOp) -> UOp:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from uopc.dtype import promote
 from uopc.ops import Ops
-from uopc.tensor.arithmetic import graph_of, multiply
+from uopc.tensor.arithmetic import graph_of, in_type, multiply
 from uopc.tensor.core import as_dtype
 from uopc.tensor.creation import Creation
 from uopc.tensor.einsum import Formula
@@ -68,7 +68,7 @@ class Contraction(Creation):
             return NotImplemented
         if a.dtype is not b.dtype:
             dtype = promote(a.dtype, b.dtype)
-            a, b = as_dtype(a, dtype), as_dtype(b, dtype)
+            a, b = as_dtype(a, dtype), in_type(x, b, dtype)
         return self._of(product(b, a) if swapped else product(a, b))
 
     def matmul(self, x: Any) -> Self:

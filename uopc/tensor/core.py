@@ -51,11 +51,13 @@ class Core:
         """A Tensor of an array, number, nested list, buffer, DLPack object, Tensor or UOp.
 
         Arrays are read in place and keep their dtype.  Python floats become float32, ints int64, bools bool, alone and
-        in lists. ``dtype`` casts.  TypeError for what is not numeric (objects, strings, complex).
+        in lists.  ``dtype`` casts, and is what Python numbers are converted to from the start.  TypeError for what is
+        not numeric (objects, strings, complex).
         """
-        self.uop = data if type(data) is UOp else data.uop if isinstance(data, Core) else interop.from_data(data)
-        if dtype is not None:
-            self.uop = as_dtype(self.uop, to_dtype(dtype))
+        asked = None if dtype is None else to_dtype(dtype)
+        self.uop = data if type(data) is UOp else data.uop if isinstance(data, Core) else interop.from_data(data, asked)
+        if asked is not None:
+            self.uop = as_dtype(self.uop, asked)
 
     @classmethod
     def _of(cls, uop: UOp) -> Self:

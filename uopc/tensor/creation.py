@@ -36,10 +36,11 @@ class Creation(Indexing):
 
         ValueError for negative sizes, OverflowError for a Python int that the dtype cannot hold.
         """
-        constant = value.uop if isinstance(value, Core) else interop.from_data(value)
+        asked = None if dtype is None else to_dtype(dtype)
+        constant = value.uop if isinstance(value, Core) else interop.from_data(value, asked)
         if constant.shape:
             raise ValueError(f"full takes one value, not shape {constant.shape}")
-        kind = constant.dtype if dtype is None else to_dtype(dtype)
+        kind = constant.dtype if asked is None else asked
         if type(value) is int:
             constant = interop.weak_constant(value, kind)
         return cls._of(expand(as_dtype(constant, kind), sizes((shape,))))

@@ -41,14 +41,20 @@ def scalar_dtype(value: bool | int | float) -> DType:
     )
 
 
-def from_scalar(value: bool | int | float) -> UOp:
-    """A constant; OverflowError for an int beyond 64 bits."""
+def from_scalar(value: bool | int | float, asked: DType | None = None) -> UOp:
+    """A constant of its own type or of the one ``asked`` for, to which it is converted once; OverflowError for an int
+    beyond 64 bits that is to stay one.
+    """
+    if asked is not None and asked.is_float:
+        return weak_constant(value, asked)
+    if asked is not None and isinstance(value, float):
+        return UOp.const(value, dtypes.float64).cast(asked)
     dtype = scalar_dtype(value)
     if dtype.is_int and not dtype.min <= value <= dtype.max:
         dtype = dtypes.uint64
         if not 0 <= value <= dtype.max:
             raise OverflowError(f"{value} does not fit in 64 bits")
-    return UOp.const(value, dtype)
+    return UOp.const(value, dtype if asked is None else asked)
 
 
 def weak_constant(value: bool | int | float, dtype: DType) -> UOp:
@@ -114,16 +120,18 @@ def memory_of(data: Any) -> tuple[Array, DType]:
     return dlpack.read(data)
 
 
-def from_data(data: Any) -> UOp:
-    """What ``Tensor(data)`` holds.  TypeError for data that is neither numbers nor memory."""
+def from_data(data: Any, asked: DType | None = None) -> UOp:
+    """What ``Tensor(data)`` holds.  Python numbers, alone or in lists, are converted to the type ``asked`` for, once;
+    what has a type keeps it.  TypeError for data that is neither numbers nor memory.
+    """
     if isinstance(data, np.ndarray):
         return from_array(data)
     if isinstance(data, np.generic):  # before float: np.float64 is one
         return from_generic(data)
     if isinstance(data, (bool, int, float)):
-        return from_scalar(data)
+        return from_scalar(data, asked)
     if isinstance(data, (list, tuple, range)):
-        return _from_list(data)
+        return _from_list(data, asked)
     if hasattr(data, "__array__") or hasattr(data, "__array_interface__") or hasattr(data, "__dlpack__"):
         return from_array(*memory_of(data))
     if isinstance(data, (str, complex)):
@@ -142,17 +150,29 @@ def array_of_list(data: Any) -> Array:
         raise ValueError(f"lists that make an array hold lists of one length, which {data!r:.80} does not") from error
 
 
-def _from_list(data: Any) -> UOp:
+def _from_list(data: Any, asked: DType | None) -> UOp:
     """Numbers in lists.
 
-    Python floats are float32, ints int64; what NumPy scalars or arrays lie in the list keep their type.
+    Python floats are of the type ``asked`` for, else float32, ints int64; what NumPy scalars or arrays lie in the list
+    keep their type.
     """
     leaf = data
     while isinstance(leaf, (list, tuple)) and leaf:
         leaf = leaf[0]
     array = array_of_list(data)
+    kind = dtypes.default_float if asked is None else asked
+    if (
+        array.dtype == object
+        and asked is not None
+        and asked.is_float
+        and all(type(x) in (bool, int, float) for x in array.flat)
+    ):
+        array = array.astype(np.float64)  # of ints beyond 64 bits
     if array.dtype == np.float64 and (type(leaf) in (bool, int, float) or not array.size):
-        array = array.astype(dtypes.default_float.numpy)
+        if kind is dtypes.bfloat16 or not kind.is_float:
+            return from_array(array).cast(kind)
+        with np.errstate(over="ignore"):  # inf, as of one number
+            array = array.astype(kind.numpy)
     return from_array(array)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from uopc.dtype import DType, dtypes, promote
 from uopc.ops import Ops
-from uopc.tensor.arithmetic import graph_of
+from uopc.tensor.arithmetic import graph_of, in_type
 from uopc.tensor.contraction import Contraction, product
 from uopc.tensor.core import as_dtype
 from uopc.tensor.creation import lower_triangle
@@ -96,7 +96,7 @@ class NN(Contraction):
             u = graph_of(factor)
             if u is None or u.shape != sizes:
                 raise ValueError(f"{name} has shape {None if u is None else u.shape}, and {sizes} is normalised")
-            x = x.alu(op, expand(as_dtype(u, dtype), x.shape))
+            x = x.alu(op, expand(in_type(factor, u, dtype), x.shape))
         return self._of(as_dtype(x, self._as_float().dtype))
 
     # ---- loss ----
