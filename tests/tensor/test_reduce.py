@@ -8,6 +8,7 @@ from tensors import ALL, FLOATS, bf16, same, same_all, sample
 
 from uopc import Tensor, dtypes
 from uopc.pipeline import make_plan
+from uopc.tensor.shapes import AxisError
 
 AXES = [None, 0, 1, -1, (0, 2), (2, 0), (-1, 1), (), (0, 1, 2)]
 SHAPE = (3, 4, 2)
@@ -195,3 +196,32 @@ def test_bfloat16():
         assert made.dtype is dtypes.bfloat16
         np.testing.assert_allclose(made.numpy(), expected, rtol=2**-7, atol=1e-2)
     assert t.argmax(1).tolist() == x.argmax(1).tolist()
+
+
+@pytest.mark.parametrize("axis", [0, -1])
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bool"])
+def test_a_tensor_without_axes_takes_0_and_minus_1(dtype, axis):
+    """As NumPy (mean and var, which it refuses, as PyTorch); a scan has as many axes as the one that it runs along."""
+    a = np.array(3, dtype)
+    t, names = Tensor(a), ("sum", "prod", "max", "min", "argmax", "argmin", "any", "all")
+    pairs = [(getattr(t, name)(axis), getattr(a, name)(axis=axis)) for name in (*names, "cumsum", "cumprod", "squeeze")]
+    pairs += [(getattr(t, name)(axis, keepdim=True), getattr(a, name)(axis=axis, keepdims=True)) for name in names]
+    pairs += [(t.mean(axis), a.mean()), (t.var(axis, correction=0), a.var()), (t.std(axis, correction=0), a.std())]
+    float_of_it = t.float()
+    pairs += [(float_of_it.softmax(axis), np.float32(1)), (float_of_it.log_softmax(axis), np.float32(0))]
+    pairs += [(float_of_it.logsumexp(axis), np.float32(float(a)))]
+    same_all(pairs)
+
+
+@pytest.mark.parametrize("axis", [1, -2, (0,), (-1,)])
+def test_other_axes_of_a_tensor_without_axes_are_refused(axis):
+    t = Tensor(3.0)
+    names = ("sum", "max", "mean", "any", "var", "logsumexp")
+    names += ("argmax", "cumsum", "softmax", "log_softmax") if isinstance(axis, int) else ()
+    for name in names:
+        with pytest.raises(AxisError, match="out of bounds"):
+            getattr(t, name)(axis)
+    for axis in (0, -1):
+        for name in ("sort", "argsort", "flip"):  # NumPy has no order of a number
+            with pytest.raises(AxisError, match="out of bounds"):
+                getattr(t, name)(axis)

@@ -1,7 +1,8 @@
 """Reductions over axes, and what is made of them.
 
-``axis`` is one axis, several, or None for all; ``keepdim`` leaves reduced axes with size 1.  As in NumPy, small
-integers and bools add up in 64 bits, and NaN wins over any maximum.  Sums of halves accumulate in float32.
+``axis`` is one axis, several, or None for all; ``keepdim`` leaves reduced axes with size 1.  As in NumPy, a Tensor
+without axes takes 0 and -1, small integers and bools add up in 64 bits, and NaN wins over any maximum.  Sums of halves
+accumulate in float32.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from uopc.ops import MOVEMENT, Ops, ReduceArg
 from uopc.tensor.arithmetic import truth
 from uopc.tensor.core import as_dtype
 from uopc.tensor.functions import Functions
-from uopc.tensor.shapes import Axes, Shape, counter, expand, many_axes, number, one_axis, reshape
+from uopc.tensor.shapes import Axes, Shape, along, counter, expand, many_axes, number, one_axis, reshape
 from uopc.uop import UOp, widened
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class Reduce(Functions):
         return self._position(Ops.MIN, axis, keepdim)
 
     def _position(self, op: Ops, axis: int | None, keepdim: bool) -> Self:
-        u = reshape(self.uop, (self.numel(),)) if axis is None else self.uop
+        u = reshape(self.uop, (self.numel(),)) if axis is None else along(self.uop)
         at = one_axis(0 if axis is None else axis, len(u.shape))
         n = u.shape[at]
         if n == 0:
@@ -177,18 +178,20 @@ class Reduce(Functions):
 
     def softmax(self, axis: int = -1) -> Self:
         """exp(x - max) over its sum along ``axis``; NaN where every element is -inf.  Halves compute in float32."""
-        x = self._as_float()
-        return self._of(as_dtype(softmax_of(widened(x), one_axis(axis, self.ndim)), x.dtype))
+        dtype = self._as_float().dtype
+        x = along(widened(self._as_float()))
+        return self._of(reshape(as_dtype(softmax_of(x, one_axis(axis, len(x.shape))), dtype), self.shape))
 
     def log_softmax(self, axis: int = -1) -> Self:
         """The logarithm of ``softmax``, computed without it."""
         dtype = self._as_float().dtype
-        x, at = widened(self._as_float()), one_axis(axis, self.ndim)
+        x = along(widened(self._as_float()))
+        at = one_axis(axis, len(x.shape))
         if x.shape[at] == 0:
             return self._of(as_dtype(x, dtype))
         away = x - expand(maximum_over(x, at), x.shape)
         total = reduce_(away.alu(Ops.EXP), Ops.ADD, (at,), keepdim=True)
-        return self._of(as_dtype(away - expand(total.alu(Ops.LOG), x.shape), dtype))
+        return self._of(reshape(as_dtype(away - expand(total.alu(Ops.LOG), x.shape), dtype), self.shape))
 
 
 def mean_of(u: UOp, axes: Shape, keepdim: bool) -> UOp:

@@ -12,7 +12,7 @@ from uopc.dtype import DType
 from uopc.ops import Level, Ops, identity
 from uopc.tensor.core import as_dtype
 from uopc.tensor.reduce import Reduce, reduce_, sum_dtype
-from uopc.tensor.shapes import expand, one_axis, permute, reshape
+from uopc.tensor.shapes import along, expand, one_axis, permute, reshape
 from uopc.uop import UOp, widened
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Scans(Reduce):
     def cumsum(self, axis: int | None = None) -> Self:
         """The sums of all elements up to and including each, along an axis; of the flattened Tensor for None.
 
-        Types as for ``sum``.
+        Types as for ``sum``.  A Tensor without axes gives one of shape (1,), as NumPy.
         """
         return self._scanned(Ops.ADD, axis)
 
@@ -40,7 +40,7 @@ class Scans(Reduce):
 
     def _scanned(self, op: Ops, axis: int | None) -> Self:
         dtype = sum_dtype(self.dtype)
-        u = widened(as_dtype(self.uop, dtype))
+        u = along(widened(as_dtype(self.uop, dtype)))
         if axis is None:
             u = reshape(u, (self.numel(),))
         at = one_axis(0 if axis is None else axis, len(u.shape))

@@ -81,7 +81,10 @@ def one_axis(axis: Any, ndim: int) -> int:
 
 
 def many_axes(axis: Axes, ndim: int) -> Shape:
-    """Axes counted from the front, in order; all of them for None.  ValueError where one is named twice."""
+    """Axes counted from the front, in order; all of them for None.  ValueError where one is named twice.
+
+    Without axes, as in NumPy, 0 and -1 alone (not in a tuple) are taken for none.
+    """
     if axis is None:
         return tuple(range(ndim))
     if isinstance(axis, (tuple, list)):
@@ -89,7 +92,7 @@ def many_axes(axis: Axes, ndim: int) -> Shape:
         if len(set(axes)) != len(axes):
             raise ValueError(f"an axis is named twice in {tuple(axis)}")
         return tuple(sorted(axes))
-    return (one_axis(axis, ndim),)
+    return (one_axis(axis, ndim),) if ndim or integer(axis, "an axis") not in (0, -1) else ()
 
 
 def resolve_reshape(old: Shape, new: Shape) -> Shape:
@@ -147,6 +150,11 @@ def expand(u: UOp, shape: Shape) -> UOp:
 def operand(u: UOp, shape: Shape) -> UOp:
     """``u`` as an operand of an elementwise op of ``shape``: a constant goes in as it is."""
     return u if u.op is Ops.CONST else expand(u, shape)
+
+
+def along(u: UOp) -> UOp:
+    """``u`` with an axis to run along: one of size 1 where it has none, which is then 0 and -1, as in NumPy."""
+    return u if u.shape else reshape(u, (1,))
 
 
 def permute(u: UOp, order: Shape) -> UOp:
