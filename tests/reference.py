@@ -192,6 +192,8 @@ def _bitcast(x: Array, source: DType, target: DType, exact: bool) -> Array:
         raw = x.astype(source.scalar().numpy)
     else:
         raw = np.ascontiguousarray(x)
+    if target.is_bool:
+        return raw != 0
     bits = raw.reshape(x.shape).view(np.dtype(np.int64) if target.scalar() is dtypes.index else target.scalar().numpy)
     wide = bfloat16_to_float32(bits) if target.scalar() is dtypes.bfloat16 else bits
     return wide.astype(carrier(target, exact), copy=False)

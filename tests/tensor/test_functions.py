@@ -143,6 +143,31 @@ def test_bitcasts():
         Tensor(a).bitcast("int64")
 
 
+@pytest.mark.parametrize("n", [3, 67])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_bitcasts_of_bools(dtype, n):
+    """A bool is the byte 0 or 1, also where a comparison made it a mask of wide lanes; a byte other than 0 is True."""
+    truth, numbers = np.arange(n) % 3 == 0, (np.arange(n) % 5).astype(dtype)
+    wide, narrow = np.arange(n) - 2, (np.arange(n) - 2).astype("int32")
+    above = Tensor(narrow) >= 0
+    same_all(
+        [
+            (Tensor(truth).bitcast(dtype), truth.view(dtype)),
+            (Tensor(truth).bitcast(dtype).sum(), truth.view(dtype).sum()),
+            (above.bitcast(dtype), (narrow >= 0).view(dtype)),
+            ((above & (Tensor(wide) < 1)).bitcast(dtype) + 1, ((narrow >= 0) & (wide < 1)).view(dtype) + 1),
+            (Tensor(numbers).bitcast("bool"), numbers != 0),
+            ((Tensor(numbers) + 1).bitcast("bool").where(5, Tensor(wide)), np.where(numbers + 1 != 0, 5, wide)),
+            (Tensor(numbers).bitcast("bool").any(), np.array(True)),
+            (Tensor(numbers).bitcast("bool").bitcast(dtype), (numbers != 0).view(dtype)),
+            (Tensor.full((n,), True).bitcast(dtype), np.ones(n, dtype)),
+            (Tensor.full((n,), 2, dtype=dtype).bitcast("bool"), np.ones(n, bool)),
+        ]
+    )
+    with pytest.raises(TypeError, match="sizes differ"):
+        Tensor(truth).bitcast("int16")
+
+
 @pytest.mark.parametrize("shape", [(0,), (), (1, 1), (3, 0, 2)])
 def test_odd_shapes(shape):
     a = sample("float32", shape)

@@ -3,7 +3,7 @@
 In: a graph of loop stage, scalar or vector; graphs of tensor stage too, node by node.
 Out: the same graph in which these ALU ops remain, lane by lane, and no others (``legal_after`` says so of one node):
 
-    bool               AND OR XOR WHERE, CAST to and from (to bool: never, it is a CMPNE)
+    bool               AND OR XOR WHERE, CAST from (to bool: never, it is a CMPNE; BITCAST to and from: such a CAST)
     integers, index    ADD MUL MAX MIN CMP* AND OR XOR WHERE CAST BITCAST
                        SHL SHR where the bounds of the amount prove it in range
                        IDIV MOD where the bounds of both prove that C's / and % are right
@@ -95,7 +95,7 @@ def _legal_conversion(u: UOp) -> bool:
     if dtypes.bfloat16 in (source, target):
         return u.op is Ops.BITCAST and dtypes.uint16 in (source, target)
     if u.op is Ops.BITCAST:
-        return True
+        return not (source.is_bool or target.is_bool)
     if dtypes.float16 in (source, target):
         return dtypes.float32 in (source, target)
     return not target.is_bool
@@ -104,7 +104,8 @@ def _legal_conversion(u: UOp) -> bool:
 def _rule(u: UOp) -> Callable[..., UOp] | None:
     """What makes ``u``, an ALU node, from its sources; None where it may stay whatever they are."""
     kind = u.src[-1].dtype
-    if u.op is Ops.CAST:
+    if u.op is Ops.CAST or (u.op is Ops.BITCAST and (kind.is_bool or u.dtype.is_bool)):
+        # the byte of a bool in memory is 0 or 1, whatever its mask is in lanes, and any other byte is True
         return lambda x: cast(x, u.dtype)
     if u.op in (Ops.WHERE, Ops.BITCAST, Ops.LOOKUP):
         return None
@@ -119,7 +120,7 @@ def _candidates() -> bytes:
     """For each op and kind of the last source (floats, index, integers, bool) whether ``_rule`` may know a rule."""
     table = bytearray(4 * len(Ops))
     for kind, rules in enumerate(({**FLOAT32, **FLOATS}, INTEGERS, INTEGERS, BOOLEAN)):
-        for op in (Ops.CAST, *rules):
+        for op in (Ops.CAST, Ops.BITCAST, *rules):
             table[4 * op + kind] = 1
     return bytes(table)
 

@@ -25,7 +25,10 @@ class Casts(Core):
         return self._of(as_dtype(self.uop, to_dtype(dtype)))
 
     def bitcast(self, dtype: Any) -> Self:
-        """The same bits as another dtype of the same size; TypeError where the sizes differ."""
+        """The same bits as another dtype of the same size; TypeError where the sizes differ.
+
+        A bool is the byte 0 or 1.  As in NumPy's views, every other byte is True as a bool, and is 1 from then on.
+        """
         return self._of(self.uop.bitcast(to_dtype(dtype)))
 
     def half(self) -> Self:
