@@ -56,6 +56,57 @@ def test_arrays_give_arrays_and_tensors_give_tensors():
     assert count.n == 4
 
 
+class Half(Tensor):
+    """A Tensor with a method of its own."""
+
+    __slots__ = ()
+
+    factor = 2
+
+    def shared(self):
+        return self / self.factor
+
+
+def test_tensors_of_subclasses(monkeypatch):
+    """Captured like Tensors, and what the function makes of them has the class that it gives it."""
+
+    @jit
+    def work(x, parts):
+        return x.shared(), [parts["y"] + 1, Tensor(np.zeros(2, np.float32)) - x]
+
+    a, b = floats(2), floats(2, seed=1)
+    strided = Tensor(floats(2, 2))[:, 0]
+    for x, kind in ((Half(a), Half), (Half(b), Half), (Half(strided), Half), (Half(Tensor(a) * 2), Half)):
+        for y in (Tensor(b), Half(b)):
+            for _ in range(2):
+                first, (second, third) = work(x, {"y": y})
+                assert (type(first), type(second), type(third)) == (kind, type(y), Tensor)
+                np.testing.assert_array_equal(first.numpy(), x.numpy() / 2)
+                np.testing.assert_array_equal(second.numpy(), b + 1)
+                np.testing.assert_array_equal(third.numpy(), -x.numpy())
+    assert len(work.captured) == 4  # of contiguous and strided memory, beside a Tensor and a Half
+    with pytest.raises(AttributeError, match="shared"):
+        work(Tensor(a), {"y": Tensor(b)})
+    monkeypatch.setattr(Half, "factor", 4)  # read besides the arguments
+    np.testing.assert_array_equal(work(Half(a), {"y": Half(b)})[0].numpy(), a / 4)
+
+
+def test_tensors_of_subclasses_with_attributes_are_refused():
+    class Named(Tensor):
+        pass
+
+    @jit
+    def double(x):
+        return x * 2
+
+    x = Named(floats(2))
+    assert type(double(x)) is Named
+    x.name = "weights"
+    for _ in range(2):
+        with pytest.raises(CaptureError, match=r"class Named has attributes of its own, name, .* accepted are Tensors"):
+            double(x)
+
+
 Point = namedtuple("Point", "x y")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from uopc.dtype import DType, dtypes, from_numpy, to_dtype
 from uopc.ops import Level, Ops, ViewArg
 from uopc.options import Options, _scoped, current, environment
 from uopc.runtime.capture import CaptureError, Recording, is_recording, recording
-from uopc.runtime.state import Unwatchable, Walk, foreign_random_state
+from uopc.runtime.state import Unwatchable, Walk, attributes, foreign_random_state
 from uopc.runtime.storage import new_buffer, placeholder
 from uopc.tensor import Tensor, interop
 from uopc.tensor.random import next_key
@@ -102,10 +102,14 @@ def jit(fn: Callable[..., Any]) -> Jit:
     each.  Anything else is part of the signature, by type and value: another number is another capture (pass
     ``np.array(x)`` for one that often changes).  It must be hashable.
 
+    A Tensor of a subclass is one to ``fn``, too; its class is part of the signature, and CaptureError says so if it has
+    attributes of its own.
+
     Results: what ``fn`` returns with NumPy arrays in place of Tensors, if the data of the call were arrays alone
-    (bfloat16 then as float32); Tensors if there was a Tensor among them, or no data at all.  Results are new memory:
-    they share none with arguments, temporaries or each other.  ``out=`` takes an array for each result, in the same
-    structure without what is no Tensor, to write to; it is what is then returned.  It may be an argument, too.
+    (bfloat16 then as float32); if there was a Tensor among them, or no data at all, Tensors of the classes that ``fn``
+    gave them.  Results are new memory: they share none with arguments, temporaries or each other.  ``out=`` takes an
+    array for each result, in the same structure without what is no Tensor, to write to; it is what is then returned.
+    It may be an argument, too.
 
     Random numbers are new at each call, and the same that an uncaptured ``fn`` would draw.
 
@@ -150,7 +154,11 @@ def _normal(x: Any) -> Any:
         if array is None:
             array = interop.standing_array(x.realize().uop)
             assert array is not None
-        return x if x.uop.op is Ops.BUFFER else View(_addressable(array), x.dtype, True)
+        if type(x) is not Tensor:
+            _refuse_attributes(x)
+        elif x.uop.op is Ops.BUFFER:
+            return x
+        return View(_addressable(array), x.dtype, type(x))
     if isinstance(x, np.generic) or not (hasattr(x, "__array__") or hasattr(x, "__dlpack__")):
         return _memory(x)
     array, dtype = (x, from_numpy(x.dtype)) if isinstance(x, np.ndarray) else interop.memory_of(x)
@@ -162,7 +170,17 @@ def _normal(x: Any) -> Any:
         return array
     if dtype is dtypes.bfloat16:
         array = np.asarray(array).view(np.uint16)
-    return View(_addressable(np.asarray(array)), dtype, False)
+    return View(_addressable(np.asarray(array)), dtype, None)
+
+
+def _refuse_attributes(x: Tensor) -> None:
+    """CaptureError for a Tensor of a subclass that holds more than its value: what stands in for it has no more."""
+    own = [name for name in attributes(x) if name not in attributes(Tensor._of(x.uop))]
+    if own:
+        raise CaptureError(
+            f"an argument of class {type(x).__name__} has attributes of its own, {', '.join(own)}, which a captured "
+            "function would not see; accepted are Tensors, also of subclasses, without any: pass those beside them"
+        )
 
 
 def _memory(x: Any) -> Any:
@@ -173,7 +191,7 @@ def _memory(x: Any) -> Any:
         array = np.asarray(memoryview(x))
     except TypeError:
         return x
-    return View(_addressable(array), from_numpy(array.dtype), False)
+    return View(_addressable(array), from_numpy(array.dtype), None)
 
 
 def _steps_are_whole(array: np.ndarray[Any, Any]) -> bool:
@@ -194,11 +212,11 @@ def _leaf(x: Any) -> tuple[Leaf, Any, UOp | None]:
         return Leaf(dtype=x.dtype, descr=x.dtype.numpy, shape=x.shape), Tensor._of(buffer), buffer
     if isinstance(x, Tensor):
         buffer = placeholder(x.dtype, x.shape)
-        return Leaf(tensor=True, dtype=x.dtype, shape=x.shape), Tensor._of(buffer), buffer
+        return Leaf(tensor=Tensor, dtype=x.dtype, shape=x.shape), Tensor._of(buffer), buffer
     if isinstance(x, View):
         array, dtype, tensor = x.array, x.dtype, x.tensor
     elif isinstance(x, np.ndarray):
-        array, dtype, tensor = x, from_numpy(x.dtype), False
+        array, dtype, tensor = x, from_numpy(x.dtype), None
     else:
         if not isinstance(x, Mark):
             try:
@@ -212,14 +230,14 @@ def _leaf(x: Any) -> tuple[Leaf, Any, UOp | None]:
     known: dict[str, Any] = {"tensor": tensor, "dtype": dtype, "descr": array.dtype, "shape": array.shape}
     if array.flags.c_contiguous:
         buffer = placeholder(dtype, array.shape)
-        return Leaf(**known), Tensor._of(buffer), buffer
+        return Leaf(**known), (tensor or Tensor)._of(buffer), buffer
     strides = tuple(step // array.itemsize if n > 1 else 0 for step, n in zip(array.strides, array.shape))
     reach = [step * (n - 1) for step, n in zip(strides, array.shape)]
     low = sum(r for r in reach if r < 0)
     buffer = placeholder(dtype, (sum(r for r in reach if r > 0) - low + 1,))
     window = UOp(Ops.VIEW, (buffer,), ViewArg(array.shape, strides, -low))
     leaf = Leaf(**known, strides=array.strides, offset=low * array.itemsize)
-    return leaf, Tensor._of(window), buffer
+    return leaf, (tensor or Tensor)._of(window), buffer
 
 
 def _rebuilt(args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Iterator[Any]) -> tuple[tuple, dict]:
@@ -247,7 +265,7 @@ class _Results:
     def __init__(self, result: Any, as_tensors: bool) -> None:
         self.as_tensors = as_tensors
         self.roots: list[UOp] = []
-        self.dtypes: list[DType] = []
+        self.kinds: list[tuple[type[Tensor], DType]] = []
         self.tree = self._taken(result)
 
     def _taken(self, x: Any) -> Any:
@@ -268,7 +286,7 @@ class _Results:
         if uop.dtype is dtypes.bfloat16 and not self.as_tensors:
             uop = uop.cast(dtypes.float32)
         self.roots.append(_staged(uop))
-        self.dtypes.append(uop.dtype)
+        self.kinds.append((type(x), uop.dtype))
         return len(self.roots) - 1
 
     def finish(self) -> Callable[[list[Any]], Any] | None:
@@ -286,7 +304,7 @@ class _Results:
 
     def _built(self, arrays: list[Any]) -> Any:
         if self.as_tensors:
-            arrays = [_tensor(a, d) for a, d in zip(arrays, self.dtypes)]
+            arrays = [_tensor(array, *kind) for array, kind in zip(arrays, self.kinds)]
         return _placed(self.tree, arrays)
 
 
@@ -350,9 +368,9 @@ def _has_arrays(tree: Any) -> bool:
     return type(tree) is int or (isinstance(tree, tuple) and bool(tree) and any(map(_has_arrays, tree[-1])))
 
 
-def _tensor(array: np.ndarray[Any, Any], dtype: DType) -> Tensor:
+def _tensor(array: np.ndarray[Any, Any], kind: type[Tensor], dtype: DType) -> Tensor:
     flat = array if array.ndim == 1 else array.reshape(-1)
-    return Tensor._of(new_buffer(dtype, array.shape, flat))
+    return kind._of(new_buffer(dtype, array.shape, flat))
 
 
 # -------------------------------------------------------------------------------------------------------- capture --
@@ -368,8 +386,9 @@ def _capture(
     """Run ``fn`` on Tensors without memory, and compile the graph that it returns."""
     made = [_leaf(x) for x in leaves]
     data = [leaf for leaf, _, _ in made if leaf.is_memory]
-    as_tensors = not data or any(leaf.is_tensor for leaf in data)
-    walk = _watched(fn, [x for x, (leaf, _, _) in zip(leaves, made) if not leaf.is_memory])
+    as_tensors = not data or any(leaf.tensor for leaf in data)
+    classes = dict.fromkeys(leaf.tensor for leaf in data if leaf.tensor)
+    walk = _watched(fn, [x for x, (leaf, _, _) in zip(leaves, made) if not leaf.is_memory], classes)
     random_state = foreign_random_state(walk.generators)
     new_args, new_kwargs = _rebuilt(args, kwargs, iter([given for _, given, _ in made]))
     with recording() as recorded:
@@ -442,11 +461,13 @@ def _compiled(
     return captured
 
 
-def _watched(fn: Callable[..., Any], values: list[Any]) -> Walk:
-    """All that ``fn`` can reach, and the objects among its arguments."""
+def _watched(fn: Callable[..., Any], values: list[Any], classes: Iterable[type]) -> Walk:
+    """All that ``fn`` can reach, and the objects and the classes of Tensors among its arguments."""
     walk = Walk(Tensor)
     try:
         walk.visit(fn, _name(fn))
+        for kind in classes:
+            walk.visit(kind, kind.__name__)
         for x in values:
             if not isinstance(x, Mark):
                 walk.visit_direct(x, f"an argument of type {type(x).__name__}")

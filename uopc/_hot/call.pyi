@@ -20,8 +20,8 @@ class View:
 
     array: _Array
     dtype: Any
-    tensor: bool
-    def __init__(self, array: _Array, dtype: Any, tensor: bool) -> None: ...
+    tensor: Any
+    def __init__(self, array: _Array, dtype: Any, tensor: Any) -> None: ...
 
 class Leaf:
     """What one leaf of the arguments must be."""
@@ -29,12 +29,12 @@ class Leaf:
     dtype: Any
     shape: tuple[int, ...] | None
     is_memory: bool
-    is_tensor: bool
+    tensor: Any
     def __init__(
         self,
         value: Any = None,
         *,
-        tensor: bool = False,
+        tensor: Any = None,
         dtype: Any = None,
         descr: Any = None,
         shape: tuple[int, ...] | None = None,

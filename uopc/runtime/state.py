@@ -163,12 +163,22 @@ class Walk:
             if isinstance(getattr(x, "__dict__", None), dict):
                 self.add("keys", vars(x), None, tuple(vars(x)), where)
                 self.mapping(vars(x), where, "{}.{}", list(vars(x)))
-            for cls in kind.__mro__:
-                slots = cls.__dict__.get("__slots__", ())
-                for name in (slots,) if isinstance(slots, str) else slots:
-                    if hasattr(x, name) and not name.startswith("__"):
-                        self.add("attribute", x, name, getattr(x, name), f"{where}.{name}")
-                        self.visit(getattr(x, name), f"{where}.{name}")
+            for name in _slots(kind):
+                if hasattr(x, name):
+                    self.add("attribute", x, name, getattr(x, name), f"{where}.{name}")
+                    self.visit(getattr(x, name), f"{where}.{name}")
+
+
+def _slots(kind: type) -> list[str]:
+    """The names of the slots of a class, inherited ones included."""
+    slots = [cls.__dict__.get("__slots__", ()) for cls in kind.__mro__]
+    names = [name for each in slots for name in ((each,) if isinstance(each, str) else each)]
+    return [name for name in names if not name.startswith("__")]
+
+
+def attributes(x: Any) -> list[str]:
+    """The names of what an object itself holds, in its ``__dict__`` and its slots."""
+    return [*getattr(x, "__dict__", ()), *(name for name in _slots(type(x)) if hasattr(x, name))]
 
 
 def _foreign(module: str | None) -> bool:

@@ -21,14 +21,14 @@ cdef class Mark:
 cdef class View:
     """An array that was made of an argument: of a Tensor's memory, or a copy in native byte order.
 
-    dtype: uopc's.  tensor: whether the argument was a Tensor.
+    dtype: uopc's.  tensor: the class of the argument, if it was a Tensor; else None.
     """
 
     cdef readonly cnp.ndarray array
     cdef readonly object dtype
-    cdef readonly bint tensor
+    cdef readonly object tensor
 
-    def __cinit__(self, cnp.ndarray array, dtype, bint tensor):
+    def __cinit__(self, cnp.ndarray array, dtype, tensor):
         self.array = array
         self.dtype = dtype
         self.tensor = tensor
@@ -77,7 +77,8 @@ cdef enum Kind:
 cdef class Leaf:
     """What one leaf must be.
 
-    An array or Tensor: `dtype` (uopc's), `shape`, `strides` in bytes (None: C-contiguous), `descr` (NumPy's dtype).
+    An array or Tensor: `dtype` (uopc's), `shape`, `strides` in bytes (None: C-contiguous), `descr` (NumPy's dtype), and
+    `tensor`, the class of a Tensor or None.  Those of subclasses come as Views.
     The kernel is given the address `offset` bytes from its first element.
     A Mark or any other value: `value`.
     """
@@ -85,6 +86,7 @@ cdef class Leaf:
     cdef Kind kind
     cdef readonly object dtype
     cdef readonly tuple shape
+    cdef readonly object tensor
     cdef object value, descr, strides
     cdef Py_ssize_t offset
     cdef int nd
@@ -92,16 +94,17 @@ cdef class Leaf:
     cdef cnp.npy_intp steps[MAX_AXES]
     cdef int slot  # of the plan's buffers; -1: not read
 
-    def __cinit__(self, value=None, *, bint tensor=False, dtype=None, descr=None, tuple shape=None, strides=None,
+    def __cinit__(self, value=None, *, tensor=None, dtype=None, descr=None, tuple shape=None, strides=None,
                   Py_ssize_t offset=0):
         self.slot = -1
         self.value, self.dtype, self.descr, self.shape, self.strides, self.offset = (
             value, dtype, descr, shape, strides, offset
         )
+        self.tensor = tensor
         if shape is None:
             self.kind = MARK if type(value) is Mark else VALUE
             return
-        self.kind = TENSOR if tensor else ARRAY
+        self.kind = ARRAY if tensor is None else TENSOR
         self.nd = <int>len(shape)
         if self.nd > MAX_AXES:
             raise ValueError(f"an array of {self.nd} axes; at most {MAX_AXES} are accepted")
@@ -112,10 +115,6 @@ cdef class Leaf:
     @property
     def is_memory(self):
         return self.shape is not None
-
-    @property
-    def is_tensor(self):
-        return self.kind == TENSOR
 
     cdef bint fits_array(self, cnp.ndarray a):
         cdef int i
@@ -149,13 +148,13 @@ cdef class Leaf:
             return type(x) is Mark and same_mark(<Mark>self.value, <Mark>x)
         if type(x) is View:
             view = <View>x
-            if view.dtype is not self.dtype or view.tensor != (self.kind == TENSOR):
+            if view.dtype is not self.dtype or view.tensor is not self.tensor:
                 return 0
             if not self.fits_array(view.array):
                 return 0
             at[0] = cnp.PyArray_BYTES(view.array) + self.offset
             return 1
-        if self.kind == TENSOR and type(x) is tensor_type:
+        if self.tensor is tensor_type and type(x) is tensor_type:
             if self.strides is not None:
                 return 0
             u = x.uop
