@@ -5,6 +5,7 @@ import argparse
 import array
 import functools
 import itertools
+import os
 import random
 import types
 from collections import OrderedDict, UserDict, defaultdict, deque
@@ -291,3 +292,55 @@ def test_seeding_inside_is_refused():
 
     with pytest.raises(CaptureError, match="manual_seed"):
         jit(seeded)(X)
+
+
+def _scale_by_helper():
+    import os as system
+
+    return float(system.environ["UOPC_TEST_SCALE"])
+
+
+READERS = {
+    "a helper": _scale_by_helper,
+    "get": lambda: float(os.environ.get("UOPC_TEST_SCALE", "7")),
+    "getenv": lambda: float(os.getenv("UOPC_TEST_SCALE", "7")),
+    "another name": lambda: float(ENVIRONMENT["UOPC_TEST_SCALE"]),
+    "another name of getenv": lambda: float(ASKED("UOPC_TEST_SCALE")),
+    "all of it": lambda: float(dict(os.environ)["UOPC_TEST_SCALE"]),
+}
+ENVIRONMENT, ASKED = os.environ, os.getenv
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_the_environment_is_watched(reader, monkeypatch):
+    read = READERS[reader]
+    scaled = jit(lambda x: x * read())
+    x = np.ones(3, np.float32)
+    for value in ("2", "3", "2"):
+        monkeypatch.setenv("UOPC_TEST_SCALE", value)
+        np.testing.assert_array_equal(scaled(x), x * float(value))
+    assert len(scaled.captured) == 2
+    if reader in ("get", "getenv"):
+        monkeypatch.delenv("UOPC_TEST_SCALE")
+        np.testing.assert_array_equal(scaled(x), x * 7)
+
+
+def test_who_does_not_name_the_environment_does_not_watch_it(monkeypatch):
+    double = jit(lambda x: x * 2)
+    x = np.ones(3, np.float32)
+    for value in ("2", "3"):
+        monkeypatch.setenv("UOPC_TEST_SCALE", value)
+        double(x)
+    assert len(double.captured) == 1
+
+
+def test_a_function_that_changes_the_environment_is_refused(monkeypatch):
+    monkeypatch.setenv("UOPC_TEST_SCALE", "1")
+
+    @jit
+    def change(x):
+        os.environ["UOPC_TEST_SCALE"] = "2"
+        return x * 2
+
+    with pytest.raises(CaptureError, match=r"changes os\.environ"):
+        change(np.ones(3, np.float32))

@@ -99,11 +99,8 @@ def jit(fn: Callable[..., Any]) -> Jit:
     """``fn``, of Tensors, as a function that builds its graph and compiles once a signature, and then only launches.
 
     Arguments: arrays and Tensors, alone or in (nested) tuples, lists and dicts, are data, and ``fn`` sees a Tensor for
-    each.  Anything else is part of the signature, by type and value: another number is another capture (pass
-    ``np.array(x)`` for one that often changes).  It must be hashable.
-
-    A Tensor of a subclass is one to ``fn``, too; its class is part of the signature, and CaptureError says so if it has
-    attributes of its own.
+    each, of the same class (a subclass must not hold more).  Anything else is part of the signature, by type and value:
+    another number is another capture (pass ``np.array(x)`` for one that often changes).  It must be hashable.
 
     Results: what ``fn`` returns with NumPy arrays in place of Tensors, if the data of the call were arrays alone
     (bfloat16 then as float32); if there was a Tensor among them, or no data at all, Tensors of the classes that ``fn``
@@ -116,8 +113,9 @@ def jit(fn: Callable[..., Any]) -> Jit:
     CaptureError if ``fn`` asks for a value that depends on its arguments, changes what it can reach (globals, closure,
     attributes, containers), reads from an iterator that it names, draws random numbers from Python or NumPy, seeds
     those of uopc, or returns no Tensor.  Not noticed: what no Python object shows (files, the clock, prints, thread
-    counts), and changes in place of arrays larger than 1 MB that ``fn`` reads not as Tensors but in NumPy.  Errors
-    that ``fn`` raises come out as they are.  Positions that are data (``table[tokens]``) are looked at by every run:
+    counts), what the standard library holds (of it, ``os.environ`` alone is watched where code names it), and changes
+    in place of arrays larger than 1 MB that ``fn`` reads not as Tensors but in NumPy.  Errors that ``fn`` raises come
+    out as they are.  Positions that are data (``table[tokens]``) are looked at by every run:
     IndexError, after which the contents of ``out`` are undefined.
     """
     return fn if isinstance(fn, Jit) else Jit(fn)

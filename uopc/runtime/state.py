@@ -1,9 +1,10 @@
 """What a Python function reads besides its arguments, as Guards that can be checked at every later call.
 
 The walk starts at the function's closure, defaults and the globals that its code names, and follows what it finds
-there: other Python functions, containers, objects' attributes and their classes, modules of the user.  It does not
-follow what belongs to the standard library, NumPy or uopc, nor what no code can see: state inside C objects, files, the
-clock.  Generators of random numbers it lists, so that whether they were drawn from can be told.
+there: other Python functions, containers, objects' attributes and their classes, modules of the user, and the
+environment where code names it.  It does not follow what else belongs to the standard library, NumPy or uopc, nor what
+no code can see: state inside C objects, files, the clock.  Generators of random numbers it lists, so that whether they
+were drawn from can be told.
 """
 
 from __future__ import annotations
@@ -28,7 +29,15 @@ MAX_CONTENTS = 1 << 20  # bytes of an array whose contents are compared; larger 
 _FOREIGN = frozenset({"numpy", "uopc", "builtins", *sys.stdlib_module_names}) - {"__main__"}
 _STANDARD_LIBRARY = os.path.dirname(os.__file__)
 _BYTES = (bytearray, memoryview, array.array)
-_NAMESPACES = ("types.SimpleNamespace", "argparse.Namespace", "collections.UserDict", "collections.UserList")
+_NAMESPACES = (
+    "types.SimpleNamespace",
+    "argparse.Namespace",
+    "collections.UserDict",
+    "collections.UserList",
+    "os._Environ",
+)
+# By these names code reads the environment, whatever it calls the module; it is watched as a whole, a dict that it is.
+_READS_ENVIRONMENT = frozenset({"environ", "environb", "getenv", "getenvb"})
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice)
 
 
@@ -113,6 +122,9 @@ class Walk:
 
     def function(self, f: types.FunctionType, where: str) -> None:
         """What the code of a function, and of those defined inside it, can name."""
+        names = _names(f.__code__)
+        if names & _READS_ENVIRONMENT:
+            self.visit(os.environ, "os.environ")
         if _foreign(f.__module__):
             return
         for name, cell in zip(f.__code__.co_freevars, f.__closure__ or ()):
@@ -128,7 +140,6 @@ class Walk:
             if value:
                 self.add("attribute", f, attribute, value, f"{where}'s defaults")
                 self.visit(value, f"{where}'s defaults")
-        names = _names(f.__code__)
         self.names |= names
         for name in sorted(names):
             if name in f.__globals__:
