@@ -202,6 +202,11 @@ def _bitcast(x: Array, source: DType, target: DType, exact: bool) -> Array:
 # ---- arithmetic ------------------------------------------------------------------------------------------------------
 
 
+def _pow(a: Array, b: Array) -> Array:
+    """C's pow.  NumPy takes roots where one exponent, 0.5, is spread by a step of 0."""
+    return np.power(a, np.array(np.broadcast_to(b, np.broadcast_shapes(a.shape, b.shape))))
+
+
 def _idiv(a: Array, b: Array) -> Array:
     return np.where(b == 0, a.dtype.type(0), np.floor_divide(a, np.where(b == 0, b.dtype.type(1), b)))
 
@@ -255,7 +260,7 @@ COMPUTE: dict[Ops, Callable[..., Any]] = {
     Ops.LOG: np.log, Ops.LOG2: np.log2, Ops.LOG1P: np.log1p, Ops.SIN: np.sin, Ops.COS: np.cos, Ops.TAN: np.tan,
     Ops.TANH: np.tanh, Ops.ERF: _erf, Ops.ABS: np.abs, Ops.FLOOR: np.floor, Ops.CEIL: np.ceil, Ops.ROUND: np.rint,
     Ops.TRUNC: np.trunc, Ops.ADD: np.add, Ops.MUL: np.multiply, Ops.DIV: np.divide, Ops.IDIV: _idiv, Ops.MOD: _mod,
-    Ops.FMOD: np.fmod, Ops.POW: np.power, Ops.LDEXP: _ldexp,
+    Ops.FMOD: np.fmod, Ops.POW: _pow, Ops.LDEXP: _ldexp,
     Ops.MAX: np.maximum, Ops.MIN: np.minimum, Ops.CMPLT: np.less,
     Ops.CMPLE: np.less_equal, Ops.CMPEQ: np.equal, Ops.CMPNE: np.not_equal, Ops.AND: np.bitwise_and,
     Ops.OR: np.bitwise_or, Ops.XOR: np.bitwise_xor, Ops.SHL: lambda a, b: _shift(np.left_shift, a, b),

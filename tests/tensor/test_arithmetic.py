@@ -186,6 +186,33 @@ def test_float_powers(dtype):
     same_all(pairs)
 
 
+POWERS = [0.5, -0.5, 2.0, -1.0, -2.0, 1 / 3, 0.0, -0.0, 1.0, 3.0, 4.0, -3.0, 1.5, 7.0, np.inf, -np.inf, np.nan]
+BASES = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.25, -0.25, 1e-7, -1e-7, 6e4, -6e4]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_powers_of_special_numbers(dtype):
+    """Signs of zeros included; an exponent without a dtype is another one to NumPy: x ** 0.5 is a root."""
+    x = np.array(BASES, dtype)
+    pairs = [p for n in [*POWERS, 2, 0, -1, 3] for p in both(operator.pow, x, n, tb=n)]
+    for n in np.array(POWERS, dtype):
+        pairs += both(operator.pow, x, n, tb=n) + both(operator.pow, x, np.full(len(x), n))
+        pairs += both(operator.pow, float(n), x, ta=float(n), tb=Tensor(x))
+    same_all(pairs)
+    for tensor, expected in pairs:
+        value = tensor.numpy()
+        np.testing.assert_array_equal(np.signbit(value[value == value]), np.signbit(expected[expected == expected]))
+
+
+def test_powers_of_bfloat16():
+    x = Tensor(np.array([-np.inf, -0.0, 4.0, np.nan], np.float32)).bfloat16()
+    for half in (Tensor(0.5).bfloat16(), Tensor([0.5] * 4).bfloat16()):
+        value = (x**half).numpy()
+        np.testing.assert_array_equal(value, [np.inf, 0.0, 2.0, np.nan])
+        assert not np.signbit(value[1])
+    np.testing.assert_array_equal((x**0.5).numpy(), [np.nan, -0.0, 2.0, np.nan])
+
+
 def test_zeros_ones_and_constants_among_operands():
     z = Tensor(2.0)
     same(z + 1, np.float32(3))

@@ -152,7 +152,11 @@ class Arithmetic(Movement):
         return x // self, x % self
 
     def __pow__(self, x: Any) -> Self:
-        """Powers.  Integers stay integers, wrapping; ValueError where an exponent of integers is negative, as NumPy."""
+        """Powers.  Integers stay integers, wrapping; ValueError where an exponent of integers is negative, as NumPy.
+
+        As NumPy, ``x ** 0.5`` is the square root: NaN of -inf, -0.0 of -0.0.  C's pow, which gives inf and 0.0, is what
+        exponents with axes get, and halves with any exponent that has a dtype.
+        """
         return self._power(x, swapped=False)
 
     def __rpow__(self, x: Any) -> Self:
@@ -168,7 +172,7 @@ class Arithmetic(Movement):
             if (known._array() < 0).any():
                 raise ValueError("integers to negative integer powers are not allowed: cast the base to a float")
             exponent = known.uop
-        return self._of(power.power(base, exponent))
+        return self._of(power.power(base, exponent, python=type(x) in (int, float, bool)))
 
     def __neg__(self) -> Self:
         """TypeError for bools, as NumPy."""

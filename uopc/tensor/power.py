@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from uopc.dtype import dtypes
 from uopc.ops import Ops
 from uopc.tensor.core import as_dtype
@@ -12,29 +14,39 @@ from uopc.uop import UOp
 _MOST_MULTIPLIED = 4
 
 
-def power(base: UOp, exponent: UOp) -> UOp:
-    """``base ** exponent`` of equal dtypes and shapes.  Integer exponents must not be negative; bools are int8."""
+def power(base: UOp, exponent: UOp, python: bool = False) -> UOp:
+    """``base ** exponent`` of equal dtypes and shapes.  Integer exponents must not be negative; bools are int8.
+
+    python: the exponent is a Python number, which NumPy takes more literally than one with a dtype.
+    """
     if base.dtype.is_bool:
         base, exponent = as_dtype(base, dtypes.int8), as_dtype(exponent, dtypes.int8)
     if not base.dtype.is_float:
         return by_squaring(base, exponent.arg) if exponent.op is Ops.CONST else by_bits(base, exponent)
     if exponent.op is Ops.CONST:
-        return _constant_power(base, exponent)
+        return _constant_power(base, exponent, python)
     if base.op is Ops.CONST and base.arg == 2.0:
         return exponent.alu(Ops.EXP2)
     return base.alu(Ops.POW, exponent)
 
 
-def _constant_power(base: UOp, exponent: UOp) -> UOp:
+def _constant_power(base: UOp, exponent: UOp, python: bool) -> UOp:
     """A float to a constant power; NumPy too squares, inverts and takes roots here."""
     n = exponent.arg
     if n == 0.5:
-        return base.alu(Ops.SQRT)
+        return base.alu(Ops.SQRT) if python or not base.dtype.is_half else _half_power(base)
     if n in (-1.0, -2.0):
         return by_squaring(base.recip(), int(-n))
     if 0 <= n <= _MOST_MULTIPLIED and n == int(n):
         return by_squaring(base, int(n))
     return base.alu(Ops.POW, exponent)
+
+
+def _half_power(base: UOp) -> UOp:
+    """``base ** 0.5`` as C's pow has it, which NumPy uses for a half to the power of a half: like the root, but for
+    -inf, which gives inf, and -0.0, which gives 0.0.
+    """
+    return base.eq(-math.inf).where(UOp.const(math.inf, base.dtype), (base + 0.0).alu(Ops.SQRT))
 
 
 def by_squaring(base: UOp, n: int) -> UOp:
