@@ -196,7 +196,10 @@ def test_powers_of_special_numbers(dtype):
     x = np.array(BASES, dtype)
     pairs = [p for n in [*POWERS, 2, 0, -1, 3] for p in both(operator.pow, x, n, tb=n)]
     for n in np.array(POWERS, dtype):
-        pairs += both(operator.pow, x, n, tb=n) + both(operator.pow, x, np.full(len(x), n))
+        spread = np.full(len(x), n)
+        pairs += both(operator.pow, x, spread)
+        # NumPy before 2.3 took the root of float16 here too
+        pairs += [(Tensor(x) ** n, pairs[-1][1])] if dtype == "float16" else both(operator.pow, x, n, tb=n)
         pairs += both(operator.pow, float(n), x, ta=float(n), tb=Tensor(x))
     same_all(pairs)
     for tensor, expected in pairs:
