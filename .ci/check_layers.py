@@ -115,6 +115,7 @@ LAYERS = (
             *(f"uopc.decompose.{name}" for name in ("floatbits", "casts", "halves", "integers", "narrow", "rounding")),
             *(f"uopc.decompose.{name}" for name in ("exponential", "logarithm", "error_function", "trigonometric")),
             "uopc.decompose.power",
+            "uopc.decompose.normal",
         ),
         Inner.ORDERED,
     ),

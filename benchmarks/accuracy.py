@@ -25,7 +25,7 @@ from uopc.dtype import dtypes
 from uopc.ops import ALU, TABLE, Ops
 from uopc.uop import UOp, toposort
 
-NAMES = ("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tan", "tanh", "erf", "pow")
+NAMES = ("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tan", "tanh", "erf", "ndtr", "pow")
 SAMPLED = 61  # a prime: the low bits of the samples take all values
 
 # `measure` runs over inputs first, first + step, ... as bits of a float32.  It fills {worst error, its input, its
@@ -81,6 +81,7 @@ def harness(name: str) -> tuple[ctypes.CDLL, int, int]:
     call = "kernel(y, x, z, n)" if arity == 2 else "kernel(y, x, n)"
     want = f"{name}(x[i], z[i])" if arity == 2 else f"{name}((double)x[i])"
     source = "static " + function("kernel", root) + HARNESS.replace("CALL", call).replace("WANT", want)
+    source = "#include <math.h>\nstatic double ndtr(double x) { return 0.5 * erfc(x * -M_SQRT1_2); }\n" + source
     flags = tuple(f for f in FLAGS if f != "-O2") + ("-O3",)
     return load(source, flags), len(nodes), sum(u.dtype is dtypes.float64 for u in nodes)
 

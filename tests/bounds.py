@@ -37,7 +37,7 @@ from uopc.uop import UOp, toposort
 # Functions of decompose and of C's library: within this many units in the last place (DESIGN.md 8; NumPy's float64 ones
 # count as well).
 ULPS = 4
-MONOTONE = {Ops.EXP, Ops.EXP2, Ops.EXPM1, Ops.LOG, Ops.LOG2, Ops.LOG1P, Ops.TANH, Ops.ERF}
+MONOTONE = {Ops.EXP, Ops.EXP2, Ops.EXPM1, Ops.LOG, Ops.LOG2, Ops.LOG1P, Ops.TANH, Ops.ERF, Ops.NDTR}
 ROUNDING = {Ops.FLOOR, Ops.CEIL, Ops.ROUND, Ops.TRUNC}
 FUNCTIONS = {*MONOTONE, Ops.SIN, Ops.COS, Ops.TAN, Ops.POW}
 _MANTISSA = {dtypes.float16: 11, dtypes.bfloat16: 8, dtypes.float32: 24, dtypes.float64: 53}

@@ -34,7 +34,7 @@ INT_REDUCE = (*ANY_REDUCE, Ops.AND, Ops.OR, Ops.XOR)
 FLOAT_UNARY = (
     Ops.ABS, Ops.SQRT, Ops.EXP, Ops.RECIP, Ops.EXP2, Ops.EXPM1, Ops.LOG, Ops.LOG2, Ops.LOG1P, Ops.SIN, Ops.COS,
     Ops.TAN, Ops.TANH,
-    Ops.ERF, Ops.FLOOR, Ops.CEIL, Ops.ROUND, Ops.TRUNC,
+    Ops.ERF, Ops.NDTR, Ops.FLOOR, Ops.CEIL, Ops.ROUND, Ops.TRUNC,
 )  # fmt: skip
 BOOL_BINARY = (Ops.AND, Ops.OR, Ops.XOR, Ops.MAX, Ops.MIN, Ops.ADD, Ops.MUL)
 INT_BINARY = (*BOOL_BINARY, Ops.IDIV, Ops.MOD, Ops.SHL, Ops.SHR)

@@ -227,6 +227,10 @@ def _erf(x: Array) -> Array:
     return np.asarray([math.erf(v) for v in x.ravel().tolist()], np.float64).reshape(x.shape)
 
 
+def _ndtr(x: Array) -> Array:
+    return np.asarray([0.5 * math.erfc(v * -math.sqrt(0.5)) for v in x.ravel().tolist()], np.float64).reshape(x.shape)
+
+
 def _recip(x: Array) -> Array:
     return np.divide(x.dtype.type(1), x)
 
@@ -258,9 +262,9 @@ def _fma(a: Array, b: Array, c: Array) -> Array:
 COMPUTE: dict[Ops, Callable[..., Any]] = {
     Ops.RECIP: _recip, Ops.SQRT: np.sqrt, Ops.EXP: np.exp, Ops.EXP2: np.exp2, Ops.EXPM1: np.expm1,
     Ops.LOG: np.log, Ops.LOG2: np.log2, Ops.LOG1P: np.log1p, Ops.SIN: np.sin, Ops.COS: np.cos, Ops.TAN: np.tan,
-    Ops.TANH: np.tanh, Ops.ERF: _erf, Ops.ABS: np.abs, Ops.FLOOR: np.floor, Ops.CEIL: np.ceil, Ops.ROUND: np.rint,
-    Ops.TRUNC: np.trunc, Ops.ADD: np.add, Ops.MUL: np.multiply, Ops.DIV: np.divide, Ops.IDIV: _idiv, Ops.MOD: _mod,
-    Ops.FMOD: np.fmod, Ops.POW: _pow, Ops.LDEXP: _ldexp,
+    Ops.TANH: np.tanh, Ops.ERF: _erf, Ops.NDTR: _ndtr, Ops.ABS: np.abs, Ops.FLOOR: np.floor,
+    Ops.CEIL: np.ceil, Ops.ROUND: np.rint, Ops.TRUNC: np.trunc, Ops.ADD: np.add, Ops.MUL: np.multiply,
+    Ops.DIV: np.divide, Ops.IDIV: _idiv, Ops.MOD: _mod, Ops.FMOD: np.fmod, Ops.POW: _pow, Ops.LDEXP: _ldexp,
     Ops.MAX: np.maximum, Ops.MIN: np.minimum, Ops.CMPLT: np.less,
     Ops.CMPLE: np.less_equal, Ops.CMPEQ: np.equal, Ops.CMPNE: np.not_equal, Ops.AND: np.bitwise_and,
     Ops.OR: np.bitwise_or, Ops.XOR: np.bitwise_xor, Ops.SHL: lambda a, b: _shift(np.left_shift, a, b),

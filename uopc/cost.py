@@ -42,6 +42,7 @@ CHAIN = 4.0
 WEIGHTS = {
     **dict.fromkeys((Ops.EXP, Ops.EXP2), 9.0),
     **dict.fromkeys((Ops.EXPM1, Ops.LOG, Ops.LOG2, Ops.LOG1P, Ops.TANH, Ops.ERF), 20.0),
+    Ops.NDTR: 30.0,
     **dict.fromkeys((Ops.SIN, Ops.COS, Ops.TAN, Ops.POW), 80.0),
     **dict.fromkeys((Ops.DIV, Ops.RECIP, Ops.SQRT), 8.0),
     **dict.fromkeys((Ops.IDIV, Ops.MOD, Ops.FMOD), 12.0),

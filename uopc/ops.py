@@ -92,6 +92,7 @@ class Ops(IntEnum, metaclass=_Members):
     TAN = auto()
     TANH = auto()
     ERF = auto()
+    NDTR = auto()
     ABS = auto()
     FLOOR = auto()
     CEIL = auto()
@@ -419,6 +420,7 @@ TABLE: dict[Ops, OpInfo] = {
     Ops.TAN: _unary(),
     Ops.TANH: _unary(),
     Ops.ERF: _unary(),
+    Ops.NDTR: _unary(),  # the distribution function of a standard normal number
     Ops.ABS: _unary(Flags.NONE),
     Ops.FLOOR: _unary(),
     Ops.CEIL: _unary(),
@@ -466,8 +468,11 @@ ALU = frozenset(op for op, row in TABLE.items() if row.kind is Kind.ALU)
 PLAIN = MOVEMENT - {Ops.PAD, Ops.VIEW}
 # The functions that take many simple operations.
 ELEMENTARY = frozenset(
-    {Ops.EXP, Ops.EXP2, Ops.EXPM1, Ops.LOG, Ops.LOG2, Ops.LOG1P, Ops.SIN, Ops.COS, Ops.TAN, Ops.TANH, Ops.ERF, Ops.POW}
-)
+    {
+        Ops.EXP, Ops.EXP2, Ops.EXPM1, Ops.LOG, Ops.LOG2, Ops.LOG1P, Ops.SIN, Ops.COS, Ops.TAN, Ops.TANH, Ops.ERF,
+        Ops.NDTR, Ops.POW,
+    }
+)  # fmt: skip
 COMPARE = frozenset({Ops.CMPLT, Ops.CMPLE, Ops.CMPEQ, Ops.CMPNE})
 
 

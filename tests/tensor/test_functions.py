@@ -98,6 +98,60 @@ def test_activations(dtype):
         t.gelu("fast")
 
 
+def lower_tail(w):
+    """P(X <= w) of a standard normal X, in float64."""
+    return np.array([0.5 * math.erfc(-v / math.sqrt(2)) for v in w])
+
+
+def ulps(value, expected):
+    """Errors in units of the last place that float32 has at what is expected."""
+    exponent = np.maximum(np.frexp(expected)[1] - 1, -126)
+    return np.abs(value - expected) / 2.0 ** (exponent - 23)
+
+
+def test_the_negative_tail_of_gelu_is_accurate_relative_to_itself():
+    """What is 1 + erf, or 1 + tanh, is 0 from -5.5 on when it is computed so."""
+    x = np.concatenate([np.linspace(-14, 14, 60_001), -np.logspace(-30, 0, 500)]).astype(np.float32)
+    w = x.astype(np.float64)
+    expected, normal = w * lower_tail(w), w > -12.9  # further down the probability is no normal float32
+    exact = Tensor(x).gelu().numpy()
+    assert ulps(exact, expected)[normal].max() <= 5
+    assert ulps(exact, expected).max() <= 10
+    # here an error of the exponent, 2u, is one of the result: it has 2^-24 of up to 88
+    steep = 2 * math.sqrt(2 / math.pi) * (w + 0.044715 * w**3)
+    approximate, expected = Tensor(x).gelu("tanh").numpy(), w / (1 + np.exp(-steep))
+    assert (ulps(approximate, expected) <= 8 + 4 * np.abs(np.minimum(steep, 0))).all()
+    assert Tensor(np.float32([-6])).gelu().item() == pytest.approx(-5.9195253e-09, rel=1e-6)
+    assert Tensor(np.float32([-6])).gelu("tanh").item() == pytest.approx(-6 / (1 + math.exp(24.98823)), rel=1e-4)
+    w = np.array([-6.0, -8.5, -20.0, -37.0])
+    same(Tensor(w).gelu(), w * lower_tail(w), 1e-12, 0)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu_of_special_numbers(approximate, dtype):
+    large = float(np.finfo(dtype).max)
+    x = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, large, -large], dtype)
+    value = Tensor(x).gelu(approximate).numpy()
+    np.testing.assert_array_equal(value, np.array([np.nan, np.inf, np.nan, 0.0, -0.0, large, -0.0], dtype))
+    assert np.signbit(value[[3, 4, 6]]).tolist() == [False, True, True]
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "silu", "softplus", "tanh", "expm1"])
+def test_other_tails_are_accurate_relative_to_themselves(name):
+    x = np.concatenate([np.linspace(-80, 14, 30_001), -np.logspace(-30, 0, 500)]).astype(np.float32)
+    w = x.astype(np.float64)
+    power = np.exp(w)
+    expected = {
+        "sigmoid": power / (1 + power),
+        "silu": w * power / (1 + power),
+        "softplus": np.log1p(power),
+        "tanh": np.tanh(w),
+        "expm1": np.expm1(w),
+    }[name]
+    assert ulps(getattr(Tensor(x), name)().numpy(), expected).max() <= 4
+
+
 def test_activations_of_integers():
     a = sample("int8")
     assert Tensor(a).sigmoid().dtype is dtypes.float16

@@ -158,6 +158,7 @@ _RULES: dict[Ops, Callable[[UOp, list[_Facts]], _Facts]] = {
     **dict.fromkeys((Ops.LOG, Ops.LOG2), lambda u, src: _Facts(low=src[0].zero, wild=src[0].wild | src[0].zero)),
     Ops.RECIP: lambda u, src: _Facts(wild=src[0].wild | src[0].zero),
     Ops.TANH: lambda u, src: _Facts(zero=src[0].zero),
+    Ops.NDTR: lambda u, src: _Facts(zero=src[0].low),
     Ops.SQRT: lambda u, src: _Facts(zero=src[0].zero, high=src[0].high, wild=src[0].wild | src[0].low),
     Ops.ABS: lambda u, src: _Facts(zero=src[0].zero, high=src[0].high | src[0].low, wild=src[0].wild),
 }

@@ -27,10 +27,12 @@ TOLERANCE = 1e-7
 LEAST = 1e-280
 
 _erf: Any = np.frompyfunc(math.erf, 1, 1)
+_erfc: Any = np.frompyfunc(math.erfc, 1, 1)
 COMPUTE: dict[Ops, Any] = {
     Ops.RECIP: lambda x: 1.0 / x, Ops.SQRT: np.sqrt, Ops.EXP: np.exp, Ops.EXP2: np.exp2, Ops.EXPM1: np.expm1,
     Ops.LOG: np.log, Ops.LOG2: np.log2, Ops.LOG1P: np.log1p, Ops.SIN: np.sin, Ops.COS: np.cos, Ops.TAN: np.tan,
-    Ops.TANH: np.tanh, Ops.ERF: lambda x: _erf(x).astype(np.float64), Ops.ABS: np.abs, Ops.FLOOR: np.floor,
+    Ops.TANH: np.tanh, Ops.ERF: lambda x: _erf(x).astype(np.float64),
+    Ops.NDTR: lambda x: 0.5 * _erfc(x * -math.sqrt(0.5)).astype(np.float64), Ops.ABS: np.abs, Ops.FLOOR: np.floor,
     Ops.CEIL: np.ceil, Ops.ROUND: np.rint, Ops.TRUNC: np.trunc, Ops.ADD: np.add, Ops.MUL: np.multiply,
     Ops.DIV: np.divide, Ops.IDIV: np.floor_divide, Ops.MOD: np.mod, Ops.FMOD: np.fmod, Ops.POW: np.power,
     Ops.MAX: np.maximum, Ops.MIN: np.minimum, Ops.CMPLT: np.less, Ops.CMPLE: np.less_equal, Ops.CMPEQ: np.equal,

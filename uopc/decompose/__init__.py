@@ -8,8 +8,8 @@ Out: the same graph in which these ALU ops remain, lane by lane, and no others (
                        SHL SHR where the bounds of the amount prove it in range
                        IDIV MOD where the bounds of both prove that C's / and % are right
     float32            ADD MUL DIV MAX MIN CMP* WHERE CAST BITCAST SQRT FMA LDEXP PAIR DOT2, and LOOKUP of an int32
-    float64            the same without the last four, and EXP EXP2 EXPM1 LOG LOG2 LOG1P SIN COS TAN TANH ERF POW FMOD:
-                       calls of libm
+    float64            the same without the last four, and EXP EXP2 EXPM1 LOG LOG2 LOG1P SIN COS TAN TANH ERF NDTR POW
+                       FMOD: calls of libm
     float16            CAST from and to float32, BITCAST
     bfloat16           BITCAST from and to uint16
 
@@ -33,6 +33,7 @@ from uopc.decompose.halves import halves
 from uopc.decompose.integers import BOOLEAN, divides_as_c, idiv, mod, shifts_as_c, shl, shr
 from uopc.decompose.logarithm import log, log1p, log2
 from uopc.decompose.narrow import narrow, of_positions
+from uopc.decompose.normal import ndtr
 from uopc.decompose.power import pow
 from uopc.decompose.rounding import abs_, ceil, floor, recip, round_, trunc
 from uopc.decompose.trigonometric import cos, sin, tan
@@ -55,7 +56,7 @@ def _fmod(x: UOp, y: UOp) -> UOp:
 # One function for each op and kind of operand; its arguments are the sources.
 FLOAT32: dict[Ops, Callable[..., UOp]] = {
     Ops.EXP: exp, Ops.EXP2: exp2, Ops.EXPM1: expm1, Ops.LOG: log, Ops.LOG2: log2, Ops.LOG1P: log1p, Ops.SIN: sin,
-    Ops.COS: cos, Ops.TAN: tan, Ops.TANH: tanh, Ops.ERF: erf, Ops.POW: pow, Ops.FMOD: _fmod,
+    Ops.COS: cos, Ops.TAN: tan, Ops.TANH: tanh, Ops.ERF: erf, Ops.NDTR: ndtr, Ops.POW: pow, Ops.FMOD: _fmod,
 }  # fmt: skip
 FLOATS: dict[Ops, Callable[..., UOp]] = {
     Ops.FLOOR: floor, Ops.CEIL: ceil, Ops.ROUND: round_, Ops.TRUNC: trunc, Ops.RECIP: recip, Ops.ABS: abs_,

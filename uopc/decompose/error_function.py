@@ -41,9 +41,9 @@ def _tables() -> list[tuple[float, ...]]:
     Around 0 it is erf(r)/r - 1 in r^2, times r, so that small numbers keep their digits.
     """
     half = WIDTH / 2
-    even = _interpolated(lambda square: math.erf(math.sqrt(square)) / math.sqrt(square) - 1, 0.0, half**2, DEGREE // 2)
+    even = interpolated(lambda square: math.erf(math.sqrt(square)) / math.sqrt(square) - 1, 0.0, half**2, DEGREE // 2)
     parts = [[c for power in even for c in (power, 0.0)]]
-    parts += [_interpolated(_erf_around(i * WIDTH), -half, half, DEGREE) for i in range(1, 16)]
+    parts += [interpolated(_erf_around(i * WIDTH), -half, half, DEGREE) for i in range(1, 16)]
     return list(zip(*parts))
 
 
@@ -51,7 +51,7 @@ def _erf_around(centre: float) -> Callable[[float], float]:
     return lambda r: math.erf(centre + r)
 
 
-def _interpolated(f: Callable[[float], float], low: float, high: float, degree: int) -> list[float]:
+def interpolated(f: Callable[[float], float], low: float, high: float, degree: int) -> list[float]:
     """The polynomial through f at Chebyshev's nodes between the bounds, the highest power first."""
     from numpy.polynomial import Chebyshev, Polynomial
 

@@ -62,7 +62,7 @@ def _remainder(x: UOp, n: UOp) -> UOp:
     return fma(n, -LN2_LOW, fma(n, -LN2_HIGH, x))
 
 
-def _scaled(p: UOp, n: UOp, sixteenths: UOp) -> UOp:
+def scaled(p: UOp, n: UOp, sixteenths: UOp) -> UOp:
     """(1 + p) * 2^n."""
     power = lookup(POWERS, sixteenths)
     return ldexp(fma(power, p, power), n)
@@ -72,7 +72,7 @@ def exp_normal(x: UOp) -> UOp:
     """e^x for ``|x| <= 104``; NaN stays."""
     n, sixteenths = multiple(x, LOG2_E)
     r = _remainder(x, n)
-    return _scaled(horner(r, EXP) * r, n, sixteenths)
+    return scaled(horner(r, EXP) * r, n, sixteenths)
 
 
 def exp(x: UOp) -> UOp:
@@ -89,7 +89,7 @@ def exp2(x: UOp) -> UOp:
 
 def exp2_scaled(r: UOp, n: UOp, sixteenths: UOp) -> UOp:
     """2^(n+r) for |r| <= 1/32, where the low bits of ``sixteenths`` are 16*n."""
-    return _scaled(horner(r, EXP2) * r, n, sixteenths)
+    return scaled(horner(r, EXP2) * r, n, sixteenths)
 
 
 def expm1(x: UOp) -> UOp:

@@ -131,7 +131,7 @@ class Expressions(Texts):
 
     def scalar_libm(self, u: UOp) -> Code:
         """A function of C's library."""
-        return self.called(functions.libm(u.op, u.dtype), u)
+        return self.called(self.unit.once(functions.libm, u.op, u.dtype), u)
 
     def scalar_choice(self, u: UOp) -> Code:
         """One of two scalars."""

@@ -16,7 +16,7 @@ from uopc.uop import DType, dtypes
 
 LIBM = {
     Ops.EXP: "exp", Ops.EXP2: "exp2", Ops.EXPM1: "expm1", Ops.LOG: "log", Ops.LOG2: "log2", Ops.LOG1P: "log1p",
-    Ops.SIN: "sin", Ops.COS: "cos", Ops.TAN: "tan", Ops.TANH: "tanh", Ops.ERF: "erf", Ops.POW: "pow",
+    Ops.SIN: "sin", Ops.COS: "cos", Ops.TAN: "tan", Ops.TANH: "tanh", Ops.ERF: "erf", Ops.NDTR: "ndtr", Ops.POW: "pow",
     Ops.FMOD: "fmod", Ops.SQRT: "sqrt",
 }  # fmt: skip
 
@@ -176,7 +176,7 @@ def lane_by_lane(unit: Declarations, op: Ops, dtype: DType) -> str:
     """A function of C's library on each lane."""
     t, scalar = unit.type(dtype), dtype.scalar()
     operands = "ab" if op in (Ops.POW, Ops.FMOD) else "a"
-    call = f"{libm(op, scalar)}({', '.join(f'{x}[i]' for x in operands)})"
+    call = f"{libm(unit, op, scalar)}({', '.join(f'{x}[i]' for x in operands)})"
     body = [f"{t} r;", f"for (int i = 0; i < {dtype.count}; i++) r[i] = {call};", "return r;"]
     if op is Ops.SQRT:
         instruction = "vsqrtps" if scalar is dtypes.float32 else "vsqrtpd"
@@ -303,8 +303,10 @@ def stream(unit: Declarations, dtype: DType) -> str:
     return unit.function(f"stream_{type_name(dtype)}", f"void ({c_type} *p, {t} a)", *body, f"  {plain}")
 
 
-def libm(op: Ops, dtype: DType) -> str:
+def libm(unit: Declarations, op: Ops, dtype: DType) -> str:
     """The function of C's library; a builtin needs no header."""
+    if op is Ops.NDTR:
+        return unit.function("ndtr_f64", "double (double a)", "return 0.5 * __builtin_erfc(a * -0x1.6a09e667f3bcdp-1);")
     return f"__builtin_{LIBM[op]}{'f' if dtype is dtypes.float32 else ''}"
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # 10 to the power of more is no float64.
 MOST_DECIMALS = 308
+# From here on 1 / (1 + exp(-x)) rounds to 1 in every type.
+ONE_FROM = 40.0
 
 
 class Functions(Arithmetic):
@@ -210,16 +212,18 @@ class Functions(Arithmetic):
         return self._by_formula(formula)
 
     def gelu(self, approximate: str = "none") -> Self:
-        """x P(X <= x) of a standard normal X: by erf for ``"none"``, by its tanh approximation for ``"tanh"``, as
-        PyTorch.
+        """x P(X <= x) of a standard normal X: exactly for ``"none"``, by its tanh approximation for ``"tanh"``, as
+        PyTorch; accurate relative to itself, however far below 0.
         """
         if approximate == "none":
-            return self._by_formula(lambda x: x * 0.5 * ((x * math.sqrt(0.5)).alu(Ops.ERF) + 1.0))
+            return self._by_formula(lambda x: x * x.alu(Ops.NDTR))
         if approximate == "tanh":
             return self._by_formula(_gelu_by_tanh)
         raise ValueError(f'gelu(approximate={approximate!r}); accepted are "none" and "tanh"')
 
 
 def _gelu_by_tanh(x: UOp) -> UOp:
-    inner = (x + x * x * x * 0.044715) * math.sqrt(2.0 / math.pi)
-    return x * 0.5 * (inner.alu(Ops.TANH) + 1.0)
+    # (1 + tanh u) / 2 is e^2u / (1 + e^2u), which is no difference of near numbers far below 0
+    steepness = 2.0 * math.sqrt(2.0 / math.pi)
+    power = (x * (x * x * (0.044715 * steepness) + steepness)).minimum(ONE_FROM).alu(Ops.EXP)
+    return x * (power / (power + 1.0))
