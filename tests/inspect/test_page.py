@@ -13,7 +13,7 @@ import pytest
 
 from uopc import Tensor, options
 from uopc.inspect.page import page
-from uopc.pipeline import KERNEL_STAGES, LOOP_STAGES
+from uopc.pipeline import KERNEL_STAGES, LOOP_STAGES, TENSOR_STAGES
 
 # Counts errors from the first script on; then opens every tab, kernel, stage, loop and line of C.
 WATCH = """<script>
@@ -80,7 +80,7 @@ def data_of(text: str) -> dict[str, Any]:
 def test_it_holds_every_stage_and_kernel(text: str) -> None:
     data = data_of(text)
     assert len(data["calls"]) == len(data["report"]["kernels"]) == len(data["timeline"]) > 3
-    assert [s["name"] for s in data["tensor_stages"]] == ["before", "cascade", "kernelize", "layout"]
+    assert [s["name"] for s in data["tensor_stages"]] == ["before", *(step.name for step in TENSOR_STAGES)]
     for kernel in data["kernels"]:
         names = [s["name"] for s in kernel["stages"]]
         assert names == ["before", *(step.name for step in (*KERNEL_STAGES, *LOOP_STAGES))]

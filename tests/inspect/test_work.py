@@ -42,8 +42,10 @@ def test_an_fma_is_one_operation() -> None:
 def test_what_needs_no_multiplier_is_counted_apart() -> None:
     x, y = rand(1 << 12), rand(1 << 12)
     assert of(x + y).total.multiplies == 0 < of(x * y).total.multiplies
-    both = of(x * y + y).total
-    assert both.multiplies == of(x * y).total.multiplies and both.operations == of(x * y).total.operations
+    both, product = of(x * y + y).total, of(x * y).total
+    assert both.multiplies == product.multiplies and both.operations > product.operations, "rounded before it is added"
+    dot = of((x * y).reshape(64, 64).sum(0)).total
+    assert dot.multiplies == product.multiplies and dot.operations < both.operations, "a sum takes it as it is"
 
 
 def test_a_chain_is_what_waits_for_the_iteration_before() -> None:
