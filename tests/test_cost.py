@@ -77,6 +77,12 @@ def test_a_product_takes_its_multiplications():
     assert 512 * 512 * 256 / 16 <= found.operations <= 1.1 * 512 * 512 * 256 / 16
 
 
+def test_halves_are_widened_where_they_are_loaded():
+    """A product of halves in float32 costs no more than one of float32."""
+    x, y = (array(64, 64, dtype=np.float16).float() for _ in range(2))
+    assert cost(x @ y, **tile(4, 64)).operations == cost(product(64, 64, 64), **tile(4, 64)).operations
+
+
 def test_edges_are_computed_again():
     assert (
         cost(product(65, 64, 64), **tile(8, 64)).operations > 1.1 * cost(product(64, 64, 64), **tile(8, 64)).operations

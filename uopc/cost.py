@@ -440,4 +440,9 @@ def operations(values: list[UOp]) -> Iterable[tuple[UOp, float]]:
         elif u.op in ALU:
             users = uses.get(u, [])
             fused = len(users) == 1 and users[0].op is Ops.REDUCE and users[0].arg.op is Ops.ADD and u.dtype.is_float
-            yield u, 0.0 if fused else WEIGHTS.get(u.op, 1.0)
+            yield u, 0.0 if fused or _is_widening(u) else WEIGHTS.get(u.op, 1.0)
+
+
+def _is_widening(u: UOp) -> bool:
+    """A half as float32: part of loading it, or of nothing where pairs are multiplied."""
+    return u.op is Ops.CAST and u.src[0].dtype.is_half and u.dtype is dtypes.float32
