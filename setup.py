@@ -23,6 +23,7 @@ PACKAGES = [
     "uopc.rangeify",
     "uopc.render_c",
     "uopc.runtime",
+    "uopc.spec",
     "uopc.tensor",
     "uopc.inspect",
     "uopc.inspect.sweep",

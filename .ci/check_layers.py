@@ -72,7 +72,11 @@ LAYERS = (
         ),
         Inner.ORDERED,
     ),
-    Layer("graph", ("uopc.uop", "uopc.terms", "uopc.spec"), Inner.ORDERED),
+    Layer(
+        "graph",
+        ("uopc.uop", "uopc.terms", "uopc.spec.nodes", "uopc.spec.loops", "uopc.spec.tiles", "uopc.spec"),
+        Inner.ORDERED,
+    ),
     Layer("simplify", ("uopc.simplify",), Inner.ISOLATED),
     # below the passes: schedule, layout and blockize range a kernel to see how its addresses move
     Layer(

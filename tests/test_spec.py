@@ -1,15 +1,19 @@
-"""Each invariant of spec.py has graphs that keep it and one that breaks it; the message says which and where."""
+"""Each invariant of uopc/spec has graphs that keep it and one that breaks it; the message says which and where."""
 
 from __future__ import annotations
 
 import time
 
+import numpy as np
 import pytest
+from fixed import MACHINE
 
+from uopc import Tensor, pipeline
 from uopc.linearize import linearize
-from uopc.ops import Stage
+from uopc.ops import CascadeArg, Component, ComponentArg, Level, Stage, StateArg, Tile
+from uopc.rangeify import Opts
 from uopc.spec import INVARIANTS, SpecError, verify
-from uopc.uop import AxisType, KernelInfo, Ops, ParamArg, ReduceArg, UOp, dtypes, range_, sink
+from uopc.uop import AxisType, KernelInfo, Ops, ParamArg, ReduceArg, UOp, dtypes, range_, sink, toposort
 
 F = dtypes.float32
 
@@ -44,6 +48,10 @@ def reduce_(op: Ops = Ops.ADD, axes: tuple = (), ranges: tuple = (j,)) -> UOp:
     return UOp(Ops.REDUCE, (A.index(i * 8 + j).load(), *ranges), ReduceArg(op, axes))
 
 
+def array(*shape: int) -> Tensor:
+    return Tensor(np.zeros(shape, np.float32))
+
+
 def tensor(shape: tuple = (4, 4)) -> UOp:
     return UOp(Ops.BUFFER, (), ParamArg(0, F, shape))
 
@@ -64,7 +72,85 @@ def of_type(memory: UOp, dtype: dtypes) -> UOp:
     return sink(OUT.index(i).store(UOp(Ops.INDEX, (memory, i), None, dtype).load().cast(F)).end(i))
 
 
+STACK = 1 << 16
+ADD = ReduceArg(Ops.ADD, (1,))
+ROWS, COLUMNS, KEYS = 32, 64, 128
+
+
+def kernel(value: UOp, **block: int) -> UOp:
+    """A kernel that writes ``value`` in blocks of so many elements of axis a0, a1 ..."""
+    opts = Opts(block={int(a[1:]): n for a, n in block.items()})
+    out = UOp(Ops.BUFFER, (), ParamArg(9, value.dtype, value.shape))
+    return sink(UOp(Ops.STORE, (out, value))).replace(arg=KernelInfo("r", opts))
+
+
+def staged(extents: tuple, value: UOp | None = None, **tile: object) -> UOp:
+    """A value in a tile, read by a sum of its rows."""
+    value = tensor((ROWS, COLUMNS)) if value is None else value
+    return UOp(Ops.STAGE, (value,), Tile(extents, **tile))
+
+
+def row_sums(extents: tuple, **tile: object) -> UOp:
+    """The sums of rows in a tile, 8 rows a block."""
+    return kernel(UOp(Ops.REDUCE, (staged(extents, **tile),), ADD), a0=8)
+
+
+def accumulated(value: UOp | None = None) -> UOp:
+    """The sums of rows, added up element by element in a tile."""
+    value = UOp(Ops.REDUCE, (tensor((ROWS, COLUMNS)),), ADD) if value is None else value
+    return kernel(staged((8,), value, accumulate=True), a0=8)
+
+
+def state(component: int = 0, cascade: int = 0, shape: tuple = (ROWS,), dtype: dtypes = F) -> UOp:
+    return UOp(Ops.STATE, (), StateArg(cascade, component, True, dtype, shape))
+
+
+def online(
+    block: int = 48,
+    tiles: tuple = (Tile((8,)), Tile((8,))),
+    body: UOp | None = None,
+    correction: UOp | None = None,
+    more: tuple[UOp, ...] = (),
+    tests: int = 0,
+    extents: tuple = (8, -1),
+    axis: int = 1,
+    running: UOp | None = None,
+) -> UOp:
+    """The maximum of each row, and the sum of what remains of it, corrected: a CASCADE in blocks of 8 rows and 48 keys,
+    its scores in a tile; the parameters say what to get wrong."""
+    scores: UOp = UOp(Ops.BUFFER, (), ParamArg(0, F, (ROWS, KEYS)))
+    scores = UOp(Ops.STAGE, (scores,), Tile(extents)) if extents else scores
+    top = UOp(Ops.RESHAPE, (state() if running is None else running,), (ROWS, 1))
+    body = scores * UOp(Ops.EXPAND, (top,), (ROWS, KEYS)) if body is None else body
+    correction = state() * 2.0 if correction is None else correction
+    components = tuple(
+        Component(op, axis, corrected, tile)
+        for op, corrected, tile in ((Ops.MAX, False, tiles[0]), (Ops.ADD, True, tiles[1]))
+    )
+    arg = CascadeArg(0, components, block, (), tests)
+    return UOp(Ops.CASCADE, (scores, body, correction, *more), arg)
+
+
+def final(node: UOp, component: int = 1, dtype: dtypes = F, shape: tuple = (ROWS,)) -> UOp:
+    return UOp(Ops.COMPONENT, (node,), ComponentArg(component, dtype, shape))
+
+
+def rows_of(node: UOp) -> UOp:
+    return kernel(final(node), a0=8)
+
+
+PLAIN = online(0, (None, None), extents=())
+LIVE = UOp(Ops.BUFFER, (), ParamArg(3, dtypes.int32, (ROWS, KEYS)))
+
 LEGAL = [
+    ("rows in tiles", row_sums((8, COLUMNS)), Stage.TILED),
+    ("columns first", row_sums((8, COLUMNS), layout=(1, 0)), Stage.TILED),
+    ("accumulated", accumulated(), Stage.TILED),
+    ("not in blocks", kernel(UOp(Ops.REDUCE, (tensor((ROWS, COLUMNS)),), ADD)), Stage.TILED),
+    ("a cascade", sink(final(PLAIN)), Stage.TENSOR),
+    ("a cascade in blocks", rows_of(online()), Stage.TILED),
+    ("a cascade with tests", rows_of(online(tests=16, more=(LIVE, LIVE))), Stage.TILED),
+    ("a level", sink(UOp(Ops.STAGE, (tensor(),), Level.KERNEL)), Stage.TENSOR),
     ("elementwise", sink(STORE.end(i)), Stage.LOOP | Stage.REGISTER),
     ("accumulator", dot(), Stage.LOOP | Stage.REGISTER),
     ("reduce", sink(OUT.index(i).store(reduce_()).end(i)), Stage.LOOP),
@@ -85,9 +171,9 @@ LEGAL = [
 
 @pytest.mark.parametrize(("name", "graph", "stages"), LEGAL, ids=[name for name, _, _ in LEGAL])
 def test_legal(name: str, graph: UOp, stages: Stage) -> None:
-    for stage in (Stage.TENSOR, Stage.LOOP, Stage.REGISTER, Stage.LINEAR):
+    for stage in (Stage.TENSOR, Stage.TILED, Stage.LOOP, Stage.REGISTER, Stage.LINEAR):
         if stage & stages:
-            verify(graph, stage)
+            verify(graph, stage, STACK)
 
 
 GATED = UOp(Ops.STORE, (ADDRESS, LOAD, A.index(i).load() < 0.0))
@@ -171,6 +257,16 @@ def in_a_tile(at: int) -> UOp:
     return sink(OUT.index(k).store(filled.after(k).index(k).load()).end(k))
 
 
+def divided(node: UOp) -> CascadeArg:
+    """The argument of a CASCADE with a quotient for its last reduction."""
+    *rest, last = node.arg.components
+    return node.arg._replace(components=(*rest, last._replace(op=Ops.DIV)))
+
+
+def stored(target: UOp, value: UOp) -> UOp:
+    return sink(UOp(Ops.STORE, (target, value))).replace(arg=KernelInfo("e", Opts()))
+
+
 BROKEN = [
     (1, "RANGE in a tensor graph", sink(i), Stage.TENSOR, "not legal here"),
     (1, "movement in a loop", sink(UOp(Ops.FLIP, (tensor(),), (0,))), Stage.LOOP, "not legal here"),
@@ -251,13 +347,61 @@ BROKEN = [
     (22, "beyond", sink(shuffled((0, 1, 2, 8)).end(i)), Stage.LOOP, "(0, 1, 2, 8) of twice 4 lanes"),
     (23, "beyond", linearize(in_a_tile(0)), Stage.LINEAR, "elements 1 to 8 of"),
     (23, "before", linearize(in_a_tile(-2)), Stage.LINEAR, "elements -1 to 6 of"),
+    (1, "a loop's op", kernel(LOAD), Stage.TILED, "is not legal here"),
+    (24, "level", kernel(UOp(Ops.STAGE, (tensor(),), Level.KERNEL)), Stage.TILED, "nothing but tiles"),
+    (24, "tile", sink(staged((8, COLUMNS))), Stage.TENSOR, "no tiles yet"),
+    (24, "cascade", sink(final(online(extents=()))), Stage.TENSOR, "no blocks or tiles yet"),
+    (25, "rank", row_sums((8,)), Stage.TILED, "extents (8,) of a value of shape (32, 64)"),
+    (25, "layout", row_sums((8, COLUMNS), layout=(0, 0)), Stage.TILED, "layout (0, 0)"),
+    (25, "layout's rank", row_sums((8, COLUMNS), layout=(1,)), Stage.TILED, "layout (1,)"),
+    (25, "of a component", rows_of(online(tiles=(Tile((8, 1)), Tile((8,))))), Stage.TILED, "extents (8, 1)"),
+    (26, "none", row_sums((8, 0)), Stage.TILED, "extents (8, 0)"),
+    (26, "no cascade", row_sums((8, -7)), Stage.TILED, "in no block of a cascade"),
+    (26, "twice", rows_of(online(extents=(-1, -1))), Stage.TILED, "extents (-1, -1)"),
+    (26, "of a component", rows_of(online(tiles=(Tile((8,)), Tile((-7,))))), Stage.TILED, "extents (-7,)"),
+    (27, "memory", accumulated(tensor((ROWS,))), Stage.TILED, "it accumulates"),
+    (3, "a component", sink(final(PLAIN.replace(arg=divided(PLAIN)))), Stage.TENSOR, "Ops.DIV"),
+    (28, "one source", sink(final(PLAIN.replace(src=PLAIN.src[:1]))), Stage.TENSOR, "1 sources for 2 components, 1 of"),
+    (28, "no tests", rows_of(online(tests=16)), Stage.TILED, "with tests: 5 are wanted"),
+    (28, "axis", rows_of(online(axis=2)), Stage.TILED, "runs along axis 2"),
+    (28, "steps", rows_of(online(body=tensor((ROWS, KEYS // 2)))), Stage.TILED, "64 times 1 steps"),
+    (28, "correction's shape", rows_of(online(correction=tensor((ROWS, KEYS)))), Stage.TILED, "the correction of"),
+    (28, "test's type", rows_of(online(tests=16, more=(LIVE, tensor((ROWS, KEYS))))), Stage.TILED, "the test of"),
+    (28, "ids", sink(final(PLAIN), final(PLAIN.replace(src=(LIVE.cast(F), *PLAIN.src[1:])))), Stage.TENSOR, "number 0"),
+    (29, "under none", sink(state()), Stage.TENSOR, "no CASCADE with the number 0"),
+    (29, "under another", rows_of(online(running=state(cascade=1))), Stage.TILED, "no CASCADE with the number 1"),
+    (29, "number", rows_of(online(running=state(2))), Stage.TILED, "component 2 of 2"),
+    (
+        29,
+        "shape",
+        rows_of(online(correction=UOp(Ops.RESHAPE, (state(shape=(4, 8)),), (ROWS,)))),
+        Stage.TILED,
+        "is (32,) of",
+    ),
+    (29, "dtype", rows_of(online(running=state(dtype=dtypes.int32).cast(F))), Stage.TILED, "is (32,) of"),
+    (29, "its own", rows_of(online(running=state(1))), Stage.TILED, "component 1 of"),
+    (29, "final of none", sink(final(tensor())), Stage.TENSOR, "its source is"),
+    (29, "final number", rows_of(online()).substitute({final(online()): final(online(), 2)}), Stage.TILED, "2 of 2"),
+    (30, "no name", sink(UOp(Ops.STORE, (tensor(), tensor()))), Stage.TILED, "no SINK with a name"),
+    (30, "no store", sink(tensor()).replace(arg=KernelInfo("e")), Stage.TILED, "it is no STORE"),
+    (30, "shape", stored(tensor(), tensor((2, 2))), Stage.TILED, "is stored to"),
+    (30, "dtype", stored(tensor(), tensor().cast(dtypes.int32)), Stage.TILED, "is stored to"),
+    (30, "to a value", stored(tensor() * 2.0, tensor()), Stage.TILED, "is stored to"),
+    (31, "rows", row_sums((7, COLUMNS)), Stage.TILED, "a block reads (8, 64), and the tile holds (7, 64)"),
+    (31, "columns", row_sums((8, COLUMNS - 1)), Stage.TILED, "a block reads (8, 64)"),
+    (31, "moved", kernel(UOp(Ops.FLIP, (staged((8, COLUMNS)),), (1,)), a0=9), Stage.TILED, "a block reads (9, 64)"),
+    (31, "a block of keys", rows_of(online(extents=(8, 47))), Stage.TILED, "(8, 48), and the tile holds (8, 47)"),
+    (31, "half a block", rows_of(online(extents=(8, -2))), Stage.TILED, "(8, 48), and the tile holds (8, 24)"),
+    (31, "a running value", rows_of(online(tiles=(Tile((7,)), Tile((8,))))), Stage.TILED, "reads (8,), and the tile"),
+    (31, "a final value", rows_of(online(tiles=(Tile((8,)), Tile((7,))))), Stage.TILED, "reads (8,), and the tile"),
+    (32, "tiles", row_sums((512, COLUMNS)), Stage.TILED, "131072 bytes of 65536"),
 ]
 
 
 @pytest.mark.parametrize(("number", "name", "graph", "stage", "says"), BROKEN, ids=[f"{b[0]} {b[1]}" for b in BROKEN])
 def test_broken(number: int, name: str, graph: UOp, stage: Stage, says: str) -> None:
     with pytest.raises(SpecError) as info:
-        verify(graph, stage)
+        verify(graph, stage, STACK)
     message = str(info.value)
     assert info.value.number == number, message
     assert says in message
@@ -267,6 +411,41 @@ def test_broken(number: int, name: str, graph: UOp, stage: Stage, says: str) -> 
 
 def test_every_invariant_has_a_test_that_breaks_it() -> None:
     assert {b[0] for b in BROKEN} == set(INVARIANTS)
+
+
+REAL = {
+    "attention": lambda: (array(64, 32) @ array(192, 32).T).softmax(-1) @ array(192, 16),
+    "product": lambda: array(512, 600) @ array(600, 512),
+    "convolution": lambda: array(2, 32, 40, 48).conv2d(array(32, 32, 3, 3), padding=1),
+    "row": lambda: array(256, 2000).softmax(-1),
+}
+
+
+# Extents of which the windows say nothing: those of axes that the convolution's reshapes cut and join.
+UNKNOWN = {"convolution": 2}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_tiles_are_no_smaller_than_they_must_be(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each extent of each tile of a real kernel, one less, is found: the windows are those that are read."""
+    monkeypatch.setattr(pipeline, "device", lambda: MACHINE)
+    monkeypatch.setattr(pipeline, "_kernels", {})
+    seen: list[UOp] = []
+    with pipeline.watch(lambda stage, graph: seen.append(graph) if stage == "blockize" else None):
+        pipeline.make_plan([REAL[name]().uop])
+    graph = next(g for g in seen if any(u.op in (Ops.STAGE, Ops.CASCADE) for u in toposort(g)))
+    verify(graph, Stage.TILED)
+    missed = 0
+    for u in toposort(graph):
+        for a, n in enumerate(u.arg.extents if u.op is Ops.STAGE else ()):
+            if n > 1:
+                less = u.arg._replace(extents=(*u.arg.extents[:a], n - 1, *u.arg.extents[a + 1 :]))
+                try:
+                    verify(graph.substitute({u: u.replace(arg=less)}), Stage.TILED)
+                    missed += 1
+                except SpecError as error:
+                    assert error.number == 31
+    assert missed == UNKNOWN.get(name, 0)
 
 
 def test_message_shows_the_neighbourhood() -> None:

@@ -317,11 +317,12 @@ class Stage(Flag):
     """The kinds of graph between which the pipeline moves."""
 
     TENSOR = auto()  # whole expressions, movement ops
+    TILED = auto()  # one kernel of those: its sizes, and tiles
     LOOP = auto()  # ranges and scalar expressions
     REGISTER = auto()  # after expand: no UPCAST, UNROLL or VECTOR range, no REDUCE
     LINEAR = auto()  # the list that the renderer prints; no transcendental is left for it
 
-    ALL = TENSOR | LOOP | REGISTER | LINEAR
+    ALL = TENSOR | TILED | LOOP | REGISTER | LINEAR
 
 
 @dataclass(frozen=True)
@@ -336,11 +337,12 @@ class OpInfo:
     flags: Flags = Flags.NONE
 
 
+TENSORS = Stage.TENSOR | Stage.TILED
 LOOPS = Stage.LOOP | Stage.REGISTER | Stage.LINEAR
 
 
 def _movement(arg: type) -> OpInfo:
-    return OpInfo((1, 1), DTypeRule.FIRST, Kind.MOVEMENT, Stage.TENSOR, arg)
+    return OpInfo((1, 1), DTypeRule.FIRST, Kind.MOVEMENT, TENSORS, arg)
 
 
 def _unary(flags: Flags = Flags.FLOAT_ONLY, stages: Stage = Stage.ALL) -> OpInfo:
@@ -377,18 +379,14 @@ TABLE: dict[Ops, OpInfo] = {
     Ops.AFTER: _structure(1, None, DTypeRule.FIRST, LOOPS),
     Ops.END: _structure(1, None, DTypeRule.VOID, LOOPS),
     Ops.REDUCE: _structure(1, None, DTypeRule.FIRST, Stage.ALL, ReduceArg),
-    Ops.HREDUCE: _structure(
-        1, 1, DTypeRule.GIVEN, Stage.LOOP | Stage.REGISTER | Stage.LINEAR, Ops
-    ),  # the lanes of a vector, in halves
-    Ops.SHUFFLE: _structure(
-        2, 2, DTypeRule.SAME, Stage.REGISTER | Stage.LOOP | Stage.LINEAR, tuple
-    ),  # lanes of both, by number
+    Ops.HREDUCE: _structure(1, 1, DTypeRule.GIVEN, LOOPS, Ops),  # the lanes of a vector, in halves
+    Ops.SHUFFLE: _structure(2, 2, DTypeRule.SAME, LOOPS, tuple),  # lanes of both, by number
     # Reductions of one axis, each using the earlier ones' running values (STATE): for each the body, and its
     # correction.
-    Ops.CASCADE: _structure(1, None, DTypeRule.VOID, Stage.TENSOR, CascadeArg),
-    Ops.STATE: _structure(0, 0, DTypeRule.ARG, Stage.TENSOR, StateArg),
-    Ops.COMPONENT: _structure(1, 1, DTypeRule.ARG, Stage.TENSOR, ComponentArg),
-    Ops.STAGE: _structure(1, 1, DTypeRule.FIRST, Stage.TENSOR | Stage.LOOP, (Level, Tile)),
+    Ops.CASCADE: _structure(1, None, DTypeRule.VOID, TENSORS, CascadeArg),
+    Ops.STATE: _structure(0, 0, DTypeRule.ARG, TENSORS, StateArg),
+    Ops.COMPONENT: _structure(1, 1, DTypeRule.ARG, TENSORS, ComponentArg),
+    Ops.STAGE: _structure(1, 1, DTypeRule.FIRST, TENSORS, (Level, Tile)),
     Ops.RESHAPE: _movement(tuple),  # the new shape
     Ops.EXPAND: _movement(tuple),  # the new shape; axes of size 1 grow
     Ops.PERMUTE: _movement(tuple),  # new axis i is old axis arg[i]
@@ -397,14 +395,12 @@ TABLE: dict[Ops, OpInfo] = {
     Ops.STRIDE: _movement(tuple),  # the step (> 0) of each axis
     Ops.PAD: _movement(tuple),  # (before, after) of each axis; the new elements are 0
     Ops.VIEW: _movement(ViewArg),  # memory of an array that is not contiguous, seen through its strides
-    Ops.IOTA: OpInfo((0, 0), DTypeRule.GIVEN, Kind.SOURCE, Stage.TENSOR, int),  # 0, 1, ... arg-1
+    Ops.IOTA: OpInfo((0, 0), DTypeRule.GIVEN, Kind.SOURCE, TENSORS, int),  # 0, 1, ... arg-1
     Ops.STACK: OpInfo(
         (1, None), DTypeRule.FIRST, Kind.SOURCE, Stage.ALL
     ),  # a new first axis; lanes of a vector in loops
-    Ops.CAT: OpInfo((1, None), DTypeRule.FIRST, Kind.SOURCE, Stage.TENSOR, int),  # one after another along axis arg
-    Ops.GATHER: OpInfo(
-        (2, None), DTypeRule.FIRST, Kind.SOURCE, Stage.TENSOR
-    ),  # x and an integer index for each axis of it
+    Ops.CAT: OpInfo((1, None), DTypeRule.FIRST, Kind.SOURCE, TENSORS, int),  # one after another along axis arg
+    Ops.GATHER: OpInfo((2, None), DTypeRule.FIRST, Kind.SOURCE, TENSORS),  # x and an integer index for each axis of it
     Ops.CAST: OpInfo((1, 1), DTypeRule.GIVEN, Kind.ALU, Stage.ALL),
     Ops.BITCAST: OpInfo((1, 1), DTypeRule.GIVEN, Kind.ALU, Stage.ALL),
     Ops.RECIP: _unary(),

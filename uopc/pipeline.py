@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from uopc import render_c as render
 from uopc import spec
 from uopc._hot.graph import of_ops
 from uopc.agree import agree
@@ -87,7 +88,12 @@ def _schedule(root: UOp, settings: Settings) -> UOp:
 
 
 def _blockize(root: UOp, settings: Settings) -> UOp:
-    return root if root.arg.settled else blockize(root, settings.machine)
+    """In blocks.  TilesTooLarge, before anything is ranged, where their tiles take more than a stack has."""
+    blocked = root if root.arg.settled else blockize(root, settings.machine)
+    kept = spec.tile_bytes(blocked)
+    if kept > render.STACK_BYTES:
+        raise TilesTooLarge(f"{root.arg.name} would keep {kept} bytes in tiles, and a stack holds {render.STACK_BYTES}")
+    return blocked
 
 
 VALUE_STAGES = (  # what each value is, before it is asked how it is computed
@@ -102,8 +108,8 @@ TENSOR_STAGES = (
     Step("layout", _layout, Stage.TENSOR),
 )
 KERNEL_STAGES = (
-    Step("schedule", _schedule, Stage.TENSOR),
-    Step("blockize", _blockize, Stage.TENSOR),
+    Step("schedule", _schedule, Stage.TILED),
+    Step("blockize", _blockize, Stage.TILED),
     Step("rangeify", _rangeify, Stage.LOOP),
 )
 LOOP_STAGES = (
@@ -150,7 +156,7 @@ def run_stages(steps: tuple[Step, ...], graph: UOp, settings: Settings) -> UOp:
         graph = step.run(graph, settings)
         timings[step.name] = timings.get(step.name, 0.0) + time.perf_counter() - start
         if env.verify:
-            spec.verify(graph, step.gives)
+            spec.verify(graph, step.gives, render.STACK_BYTES)
         if env.dump in (step.name, "all"):
             name = graph.arg.name if isinstance(graph.arg, KernelInfo) else "graph"
             print(f"-- {step.name}: {name}\n{format_graph(graph)}", file=sys.stderr)
