@@ -33,7 +33,7 @@ ATTRIBUTES = {
 # Whole modules whose public functions and classes are listed after the names of `uopc` itself.
 MODULES = {
     "uopc.pipeline": ("make_plan", "plan_for", "watch", "to_linear", "Plan", "Kernel", "Call"),
-    "uopc.uop": ("format_graph",),
+    "uopc.uop": ("format_graph", "parse_graph"),
     "uopc.rangeify": ("Opts", "Ctx", "lower", "lower_stores", "rangeify"),
     "uopc.render_c": ("render_c",),
     "uopc.cascade": ("derivations",),

@@ -164,8 +164,9 @@ class Cascade:
         requests: list[Request] = []
         loops: list[list[UOp]] = []
         opts = without_lanes(ctx.opts) if in_lanes(at, None) else ctx.opts
-        if self.tile(k).opts is not None and self.tile(k).opts.unroll > 1:
-            opts = replace(opts, unroll=self.tile(k).opts.unroll)
+        fill = self.tile(k).opts
+        if fill is not None and fill.unroll > 1:
+            opts = replace(opts, unroll=fill.unroll)
         if component.order is not Order.ANY:
             opts = Opts()
         start = start // component.steps
