@@ -5,20 +5,22 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import re
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from uopc._hot.simplify import Simplifier, simplify_all
+from uopc._hot.simplify import Law, Simplifier, last_law, simplify_all
 from uopc._hot.simplify import simplify as simp
 from uopc.dtype import DType
 from uopc.simplify import linear_in, simplify
-from uopc.uop import Ops, ParamArg, UOp, dtypes, range_, sink
+from uopc.uop import Ops, ParamArg, Pattern, PatternMatcher, UOp, dtypes, range_, sink
 
 I64 = dtypes.index
 
@@ -299,6 +301,50 @@ def test_named(name: str) -> None:
     ]
     if tri not in u.toposort():
         same_everywhere(u, expected, free, values)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_rule_that_applies_has_a_name(name: str) -> None:
+    for u in CASES[name][0].toposort():
+        if simp(u) is not u:
+            assert last_law() != "UNNAMED", show(u)
+
+
+NAMED = {
+    "ONE_VALUE": (i + 8) // 8,
+    "SUM": i * 2 + i,
+    "PRODUCT": (i * 2) * (n * 3),
+    "LIFT": (n.maximum(-5) + 2) // 7,
+    "LIMITS_POINT": (n < 9) & (n > 7),
+    "ADD_NEGATIVE": n.cast(dtypes.int32) + n.cast(dtypes.int32) * -1,
+    "FLOAT_MUL_ONE": n.cast(dtypes.float32) * 1.0,
+    "WHERE_AND": p.where(q.where(i, j), j),
+    "QUOTIENT_AND_REMAINDER": k // 7 * 7 + k % 7,
+    "CAST_TWICE": i.cast(dtypes.int32).cast(I64),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_last_rule_is_known_by_name(name: str) -> None:
+    simp(NAMED[name])
+    assert last_law() == name
+
+
+def test_every_name_is_noted_somewhere() -> None:
+    sources = Path(__file__).parents[1] / "src/uopc/_hot"
+    text = "".join((sources / name).read_text() for name in ("simplify.pyx", "linear.pxi", "divmod.pxi", "logic.pxi"))
+    assert set(re.findall(r"\b(?:by|note)\((\w+)", text)) == {law.name for law in Law}
+
+
+def test_an_endless_rewrite_names_the_rules() -> None:
+    """One of the caller's that undoes a built-in one."""
+
+    def doubled(x: UOp) -> UOp:
+        return UOp(Ops.ADD, (x, x))
+
+    two = Pattern(Ops.MUL, (Pattern(name="x"), Pattern(Ops.CONST, arg=2)))
+    with pytest.raises(RecursionError, match=r"endless rewriting.* by .*doubled.* and SUM"):
+        Simplifier(PatternMatcher([(two, doubled)])).simplify(n * 2)
 
 
 @pytest.mark.parametrize(

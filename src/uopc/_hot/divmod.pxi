@@ -1,10 +1,6 @@
 # Floor division and modulo of sums by a positive constant, and what puts the two together again.  Included by
 # simplify.pyx.
-#
-# All rules here are exact for floors, so that negative values need no care:
-#   (x + c*k) // c = x//c + k              (x + c*k) % c = x % c
-#   (g*x + r) // (g*c) = (x + r//g) // c   (g*x + r) % (g*c) = ((x + r//g) % c) * g + r%g
-#   the same with an expression y for r where y//g is known to be one number q:  x + q, and the remainder y - q*g
+# All rules here are exact for floors, so that negative values need no care.
 
 cdef bint decided(Sum* s, int64_t c, int64_t* q) except -1:
     """Whether s // c is one number, by bounds."""
@@ -99,11 +95,13 @@ cdef UOp idiv_by(UOp x, int64_t c, DInfo info):
         return None
     while True:
         if split_decided(&s, c, &whole, &rest):
-            return sum_build(&out, info) if sum_add_sum(&out, &whole, 1) else None
+            return by(DECIDED, sum_build(&out, info)) if sum_add_sum(&out, &whole, 1) else None
         if not split(&s, c, &whole, &rest) or not sum_add_sum(&out, &whole, 1):
             return None
         s = rest
+        note(SPLIT)
         if split_factor(&s, c, &g, &whole, &rest):
+            note(FACTOR)
             s = whole
             c //= g
         elif s.n == 1 and s.factor[0] == 1 and nested_divisor(<UOp>s.atom[0], C_IDIV, &a):
@@ -111,16 +109,19 @@ cdef UOp idiv_by(UOp x, int64_t c, DInfo info):
             inner = <UOp>PyTuple_GET_ITEM((<UOp>s.atom[0]).src, 0)
             if not scale_into(&s, inner, a, &c):
                 break
+            note(NESTED_DIV)
         else:
             break
     if s.n == 1 and s.factor[0] == 1 and s.constant == 0 and nested_divisor(<UOp>s.atom[0], C_MOD, &a) and a % c == 0:
         # x%(a*c)//c = x//c%a
         inner = canonical(C_IDIV, <UOp>PyTuple_GET_ITEM((<UOp>s.atom[0]).src, 0), c, info)
         inner = canonical(C_MOD, inner, a // c, info)
+        note(MOD_THEN_DIV)
     else:
         if not lift(&s, c, &a) or not sum_add_constant(&out, -a, 1):
             return None
         inner = binary(C_IDIV, sum_build(&s, info), const_int(c, info))
+        if a != 0: note(LIFT)
     return sum_build(&out, info) if sum_add(&out, inner, 1) else None
 
 
@@ -150,10 +151,11 @@ cdef UOp mod_by(UOp x, int64_t c, DInfo info):
         return None
     while True:
         if split_decided(&s, c, &whole, &rest):
-            return sum_build(&out, info) if sum_add_sum(&out, &rest, scale) else None
+            return by(DECIDED, sum_build(&out, info)) if sum_add_sum(&out, &rest, scale) else None
         if not split(&s, c, &whole, &rest):
             return None
         s = rest
+        note(SPLIT)
         for i in range(s.n):
             # (x%a*f) % c = (x*f) % c where c divides a*f
             if nested_divisor(<UOp>s.atom[i], C_MOD, &a) and not uopc_mul_overflows(a, s.factor[i], &f) and f % c == 0:
@@ -161,6 +163,7 @@ cdef UOp mod_by(UOp x, int64_t c, DInfo info):
                 inner = <UOp>PyTuple_GET_ITEM((<UOp>s.atom[i]).src, 0)
                 if not sum_add_atom(&s, s.atom[i], -f) or not sum_add(&s, inner, f):
                     return None
+                note(NESTED_MOD)
                 break
         else:
             if not split_factor(&s, c, &g, &whole, &rest):
@@ -168,10 +171,12 @@ cdef UOp mod_by(UOp x, int64_t c, DInfo info):
             # the divisor loses g, what remains of the sum is added outside
             if not sum_add_sum(&out, &rest, scale) or uopc_mul_overflows(scale, g, &scale):
                 return None
+            note(FACTOR)
             s = whole
             c //= g
     if not lift(&s, c, &a):
         return None
+    if a != 0: note(LIFT)
     inner = binary(C_MOD, sum_build(&s, info), const_int(c, info))
     return sum_build(&out, info) if sum_add(&out, inner, scale) else None
 
@@ -189,10 +194,10 @@ cdef UOp divide(UOp u):
     cdef Sum s
     if not known(y, &c):
         if x.lo >= 0 and x.hi < y.lo:
-            return const_int(0, u.info) if u.code == C_IDIV else x
+            return by(DIV_SMALL, const_int(0, u.info) if u.code == C_IDIV else x)
         return None
     if c == 0:
-        return const_int(0, u.info)
+        return by(DIV_ZERO, const_int(0, u.info))
     if c > 0:
         return canonical(u.code, x, c, u.info)
     # x // -c = -x // c and x % -c = -(-x % c)
@@ -200,7 +205,7 @@ cdef UOp divide(UOp u):
     if c == INT64_MIN or not sum_add(&s, x, -1):
         return None
     x = canonical(u.code, sum_build(&s, u.info), -c, u.info)
-    return x if u.code == C_IDIV else binary(C_MUL, x, const_int(-1, u.info))
+    return by(DIV_NEGATIVE, x if u.code == C_IDIV else binary(C_MUL, x, const_int(-1, u.info)))
 
 
 # ---- sums that hold a quotient and its remainder -------------------------------------------------
@@ -229,6 +234,7 @@ cdef bint recombine(Sum* s, int i, DInfo info, list alive) except -1:
             and sum_add(&out, y, f) and (out.n < n or quotients(&out) < quotients(s)):
         alive.append(v)
         s[0] = out
+        note(QUOTIENT_AND_REMAINDER)
         return True
     for k in range(s.n):
         u = <UOp>s.atom[k]
@@ -241,6 +247,7 @@ cdef bint recombine(Sum* s, int i, DInfo info, list alive) except -1:
             if sum_add_atom(&out, s.atom[k], -fc) and sum_add_atom(&out, s.atom[i], -f) \
                     and sum_add(&out, u, f) and out.n < n:
                 s[0] = out
+                note(DIGITS)
                 return True
             return False
     return False
@@ -277,6 +284,7 @@ cdef UOp add_index(UOp u):
     cdef bint again
     if in_order(u) or not sum_of(&s, u):
         return None
+    note(SUM)
     if quotients(&s) > 1:
         alive = []  # atoms that come from new expressions
         again = True

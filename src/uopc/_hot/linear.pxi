@@ -188,16 +188,19 @@ cdef bint relax(Sum* out, Sum* s, int i, bint upper) except -1:
     if not sum_add_atom(out, s.atom[i], -f):
         return False
     if u.code == C_RANGE and above:
+        note(RELAX_RANGE)
         return (<UOp>PyTuple_GET_ITEM(u.src, 0)).code != C_CONST and sum_add(out, <UOp>PyTuple_GET_ITEM(u.src, 0), f) \
             and sum_add_constant(out, -1, f)
     if (u.code == C_MIN and above) or (u.code == C_MAX and not above):
         for k in range(2):  # the operand that cancels something
             if not known(<UOp>PyTuple_GET_ITEM(u.src, k), &c) and shares_atom(s, <UOp>PyTuple_GET_ITEM(u.src, k)):
+                note(RELAX_MIN_MAX)
                 return sum_add(out, <UOp>PyTuple_GET_ITEM(u.src, k), f)
         return False
     if u.code == C_IDIV and known(<UOp>PyTuple_GET_ITEM(u.src, 1), &c) and c > 0 and f % c == 0:
         if not shares_atom(s, <UOp>PyTuple_GET_ITEM(u.src, 0)):
             return False
+        note(RELAX_DIV)
         return sum_add(out, <UOp>PyTuple_GET_ITEM(u.src, 0), f // c) and (above or sum_add_constant(out, 1 - c, f // c))
     return False
 

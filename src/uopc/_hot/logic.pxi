@@ -17,16 +17,19 @@ cdef bint shrink_below_zero(Sum* s) except -1:
         # v < 0 just where v//g < 0
         if g > 1 and split(s, g, &whole, &rest) and decided(&rest, g, &q):
             s[0] = whole
+            note(QUOTIENT_SIGN)
             return sum_add_constant(s, q, 1)
     if s.n != 1 or not nested_divisor(<UOp>s.atom[0], C_IDIV, &g) or not -1 <= s.factor[0] <= 1:
         return False
     u = <UOp>PyTuple_GET_ITEM((<UOp>s.atom[0]).src, 0)
     sum_clear(&whole)
-    if s.factor[0] == 1:  # x//g + k < 0 just where x + k*g < 0
+    if s.factor[0] == 1:
+        note(DIV_SIGN)
         if not sum_add(&whole, u, 1) or not sum_add_constant(&whole, s.constant, g): return False
-    else:  # -(x//g) + k < 0 just where -x + (k+1)*g - 1 < 0
+    else:
+        note(MINUS_DIV_SIGN)
         if uopc_add_overflows(s.constant, 1, &k) or not sum_add(&whole, u, -1) \
-                or not sum_add_constant(&whole, k, g) or not sum_add_constant(&whole, -1, 1): return False
+            or not sum_add_constant(&whole, k, g) or not sum_add_constant(&whole, -1, 1): return False
     s[0] = whole
     return True
 
@@ -42,7 +45,7 @@ cdef UOp build_comparison(int code, Sum* s, DInfo info):
         else: sum_add_atom(&right, s.atom[i], -s.factor[i])
     if left.n > 0: right.constant = -s.constant
     else: left.constant = s.constant
-    return binary(code, sum_build(&left, info), sum_build(&right, info))
+    return by(COMPARE_SIDES, binary(code, sum_build(&left, info), sum_build(&right, info)))
 
 
 cdef UOp compare_index(UOp u):
@@ -54,18 +57,19 @@ cdef UOp compare_index(UOp u):
     if not sum_of(&s, a) or not sum_add(&s, b, -1):
         return None
     if code == C_CMPLE:
+        note(LESS_OR_EQUAL)
         code = C_CMPLT
         if not sum_add_constant(&s, -1, 1):
             return None
     while True:
         sum_limits(&s, &lo, &hi)
         if code == C_CMPLT:
-            if hi < 0: return truth(True, u)
-            if lo >= 0: return truth(False, u)
+            if hi < 0: return by(COMPARE_BOUNDS, truth(True, u))
+            if lo >= 0: return by(COMPARE_BOUNDS, truth(False, u))
             if not shrink_below_zero(&s): break
         else:
-            if lo > 0 or hi < 0: return truth(code == C_CMPNE, u)
-            if lo == 0 and hi == 0: return truth(code == C_CMPEQ, u)
+            if lo > 0 or hi < 0: return by(COMPARE_BOUNDS, truth(code == C_CMPNE, u))
+            if lo == 0 and hi == 0: return by(COMPARE_BOUNDS, truth(code == C_CMPEQ, u))
             break
     if s.constant == INT64_MIN:
         return None
@@ -73,7 +77,7 @@ cdef UOp compare_index(UOp u):
         g = 0
         for i in range(s.n):
             g = gcd(g, s.factor[i])
-        if s.constant % g != 0: return truth(code == C_CMPNE, u)
+        if s.constant % g != 0: return by(COMMON_FACTOR, truth(code == C_CMPNE, u))
         if s.factor[0] < 0: g = -g
         for i in range(s.n):
             s.factor[i] //= g
@@ -89,9 +93,9 @@ cdef UOp rule_compare(UOp u):
     if a.info.kind == K_OTHER:
         return None
     if a is b:
-        return truth(u.code == C_CMPLE or u.code == C_CMPEQ, u) if u.info.count == 1 else None
+        return by(COMPARE_SELF, truth(u.code == C_CMPLE or u.code == C_CMPEQ, u)) if u.info.count == 1 else None
     if a.info.kind == K_BOOL and (u.code == C_CMPEQ or u.code == C_CMPNE):
-        if known(b, &v): return a if (v == 1) == (u.code == C_CMPEQ) else negation(a)
+        if known(b, &v): return by(COMPARE_BOOL, a if (v == 1) == (u.code == C_CMPEQ) else negation(a))
     return None
 
 
@@ -111,21 +115,22 @@ cdef UOp rule_min_max(UOp u):
     cdef UOp a = <UOp>PyTuple_GET_ITEM(u.src, 0), b = <UOp>PyTuple_GET_ITEM(u.src, 1), c
     cdef int64_t v, w
     if a is b:
-        return a
+        return by(MIN_MAX_SELF, a)
     if u.info.kind == K_OTHER:
         return None
     if never_below(a, b):
-        return a if u.code == C_MAX else b
+        return by(MIN_MAX_ORDERED, a if u.code == C_MAX else b)
     if never_below(b, a):
-        return b if u.code == C_MAX else a
+        return by(MIN_MAX_ORDERED, b if u.code == C_MAX else a)
     if u.info.count > 1:
         return None
     if u.info.kind == K_INDEX and b.code != C_CONST and compare_nodes(a, b) > 0:
-        return binary(u.code, b, a)
+        return by(COMMUTE, binary(u.code, b, a))
     if a.code == u.code and known(b, &v):
         c = <UOp>PyTuple_GET_ITEM(a.src, 1)
         if known(c, &w):
-            return binary(u.code, <UOp>PyTuple_GET_ITEM(a.src, 0), c if (w > v) == (u.code == C_MAX) else b)
+            c = c if (w > v) == (u.code == C_MAX) else b
+            return by(MIN_MAX_CONSTANTS, binary(u.code, <UOp>PyTuple_GET_ITEM(a.src, 0), c))
     return None
 
 
@@ -144,9 +149,10 @@ cdef UOp negation(UOp u):
     """Not ``u``, without a NOT where a comparison can say it."""
     cdef UOp a, b
     if is_not(u):
-        return <UOp>PyTuple_GET_ITEM(u.src, 0)
+        return by(NOT_NOT, <UOp>PyTuple_GET_ITEM(u.src, 0))
     if u.code == C_CMPEQ or u.code == C_CMPNE:  # of floats too: NaN != NaN
         a = <UOp>PyTuple_GET_ITEM(u.src, 0)
+        note(NOT_EQUAL)
         return binary(C_CMPNE if u.code == C_CMPEQ else C_CMPEQ, a, <UOp>PyTuple_GET_ITEM(u.src, 1))
     if u.code == C_CMPLT or u.code == C_CMPLE:
         a = <UOp>PyTuple_GET_ITEM(u.src, 0)
@@ -154,7 +160,7 @@ cdef UOp negation(UOp u):
         if a.info.kind != K_OTHER:
             a = binary(C_CMPLE if u.code == C_CMPLT else C_CMPLT, b, a)
             b = rule_compare(a)
-            return a if b is None else b
+            return by(NOT_LESS, a if b is None else b)
     return binary(C_XOR, u, intern(C_CONST, u.info, EMPTY, True))
 
 
@@ -197,17 +203,17 @@ cdef UOp join_limits(int code, UOp p, UOp q):
     if x is None or one_sided(q, &b, &q_upper) is not x:
         return None
     if p_upper == q_upper:
-        return p if (a < b) == (p_upper == (code == C_AND)) else q
+        return by(LIMITS_ONE_SIDE, p if (a < b) == (p_upper == (code == C_AND)) else q)
     if x.info.kind != K_INDEX and x.info.kind != K_INT:
         return None
     high = a if p_upper else b
     low = b if p_upper else a
     if code == C_AND:
-        if high <= low or high - low == 1: return truth(False, p)
-        if high - low == 2: return binary(C_CMPEQ, x, const_int(low + 1, x.info))
+        if high <= low or high - low == 1: return by(LIMITS_EMPTY, truth(False, p))
+        if high - low == 2: return by(LIMITS_POINT, binary(C_CMPEQ, x, const_int(low + 1, x.info)))
     else:
-        if low < high: return truth(True, p)
-        if low == high: return binary(C_CMPNE, x, const_int(low, x.info))
+        if low < high: return by(LIMITS_ALL, truth(True, p))
+        if low == high: return by(LIMITS_HOLE, binary(C_CMPNE, x, const_int(low, x.info)))
     return None
 
 
@@ -217,12 +223,12 @@ cdef UOp joined(int code, UOp p, UOp q):
     cdef list operands = []
     inner = negation(p) if q.code != C_XOR else None
     if inner is q or (is_not(q) and PyTuple_GET_ITEM(q.src, 0) == <PyObject*>p):
-        return truth(code == C_OR, p)
+        return by(COMPLEMENT, truth(code == C_OR, p))
     if q.code == (C_OR if code == C_AND else C_AND):
-        if collect(q.code, q, operands) and p in operands: return p
+        if collect(q.code, q, operands) and p in operands: return by(ABSORB, p)
     if p.code == (C_OR if code == C_AND else C_AND):
         operands = []
-        if collect(p.code, p, operands) and q in operands: return q
+        if collect(p.code, p, operands) and q in operands: return by(ABSORB, q)
     return join_limits(code, p, q)
 
 
@@ -236,12 +242,14 @@ cdef UOp join_all(UOp u):
     if not collect(u.code, u, operands):
         return None
     operands.reverse()
+    note(JUNCTION)
     while again:
         again = False
         for i in range(len(operands)):
             p = <UOp>operands[i]
             if known(p, &v):
-                if (v == 0) == (u.code == C_AND): return p
+                if (v == 0) == (u.code == C_AND): return by(DOMINANT, p)
+                note(NEUTRAL)
                 del operands[i]
                 again = True
                 break
@@ -273,16 +281,16 @@ cdef UOp rule_and_or(UOp u):
     cdef UOp a = <UOp>PyTuple_GET_ITEM(u.src, 0), b = <UOp>PyTuple_GET_ITEM(u.src, 1)
     cdef int64_t neutral = 0
     if a is b:
-        return a
+        return by(SELF, a)
     if u.code == C_AND:
         neutral = 1 if u.info.kind == K_BOOL else -1
     if is_value(a, neutral):
-        return b
+        return by(NEUTRAL, b)
     if is_value(b, neutral):
-        return a
+        return by(NEUTRAL, a)
     if u.info.kind == K_BOOL:
-        if is_value(a, 1 - neutral): return a
-        if is_value(b, 1 - neutral): return b
+        if is_value(a, 1 - neutral): return by(DOMINANT, a)
+        if is_value(b, 1 - neutral): return by(DOMINANT, b)
         if u.info.count == 1: return join_all(u)
     return None
 
@@ -290,9 +298,9 @@ cdef UOp rule_and_or(UOp u):
 cdef UOp rule_xor(UOp u):
     cdef UOp a = <UOp>PyTuple_GET_ITEM(u.src, 0), b = <UOp>PyTuple_GET_ITEM(u.src, 1), made
     if a is b:
-        return zero_of(u)
+        return by(XOR_SELF, zero_of(u))
     if is_value(b, 0):
-        return a
+        return by(XOR_ZERO, a)
     if u.info.kind == K_BOOL and is_value(b, 1):
         made = negation(a)
         return made if made.info is u.info else None
@@ -302,27 +310,28 @@ cdef UOp rule_xor(UOp u):
 cdef UOp rule_where(UOp u):
     cdef UOp c = <UOp>PyTuple_GET_ITEM(u.src, 0)
     cdef UOp a = <UOp>PyTuple_GET_ITEM(u.src, 1), b = <UOp>PyTuple_GET_ITEM(u.src, 2)
-    if is_value(c, 1) or a is b:
-        return a
-    if is_value(c, 0):
-        return b
+    if a is b:
+        return by(WHERE_SAME, a)
+    if is_value(c, 1) or is_value(c, 0):
+        return by(WHERE_DECIDED, a if c.lo == 1 else b)
     if is_not(c):
-        return where(<UOp>PyTuple_GET_ITEM(c.src, 0), b, a, u)
+        return by(WHERE_NOT, where(<UOp>PyTuple_GET_ITEM(c.src, 0), b, a, u))
     if a.code == C_WHERE and a.info is u.info:
         if PyTuple_GET_ITEM(a.src, 0) == <PyObject*>c:
-            return where(c, <UOp>PyTuple_GET_ITEM(a.src, 1), b, u)
+            return by(WHERE_TWICE, where(c, <UOp>PyTuple_GET_ITEM(a.src, 1), b, u))
         if PyTuple_GET_ITEM(a.src, 2) == <PyObject*>b and (<UOp>PyTuple_GET_ITEM(a.src, 0)).info is c.info:
-            return where(binary(C_AND, c, <UOp>PyTuple_GET_ITEM(a.src, 0)), <UOp>PyTuple_GET_ITEM(a.src, 1), b, u)
+            c = binary(C_AND, c, <UOp>PyTuple_GET_ITEM(a.src, 0))
+            return by(WHERE_AND, where(c, <UOp>PyTuple_GET_ITEM(a.src, 1), b, u))
     if b.code == C_WHERE and b.info is u.info and PyTuple_GET_ITEM(b.src, 0) == <PyObject*>c:
-        return where(c, a, <UOp>PyTuple_GET_ITEM(b.src, 2), u)
+        return by(WHERE_TWICE, where(c, a, <UOp>PyTuple_GET_ITEM(b.src, 2), u))
     if u.info.kind == K_BOOL and u.info.count == 1:
-        if is_value(a, 1): return binary(C_OR, c, b)
-        if is_value(b, 0): return binary(C_AND, c, a)
-        if is_value(a, 0): return binary(C_AND, negation(c), b)
-        if is_value(b, 1): return binary(C_OR, negation(c), a)
+        if is_value(a, 1): return by(WHERE_BOOL, binary(C_OR, c, b))
+        if is_value(b, 0): return by(WHERE_BOOL, binary(C_AND, c, a))
+        if is_value(a, 0): return by(WHERE_BOOL, binary(C_AND, negation(c), b))
+        if is_value(b, 1): return by(WHERE_BOOL, binary(C_OR, negation(c), a))
     if u.info.kind == K_INDEX and c.code == C_CMPLT and u.info.count == 1:
-        if c.src == (a, b): return binary(C_MIN, a, b)
-        if c.src == (b, a): return binary(C_MAX, a, b)
+        if c.src == (a, b): return by(WHERE_MIN_MAX, binary(C_MIN, a, b))
+        if c.src == (b, a): return by(WHERE_MIN_MAX, binary(C_MAX, a, b))
     return None
 
 

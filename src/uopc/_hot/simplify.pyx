@@ -48,6 +48,7 @@ cdef UOp zero_of(UOp u):
     return intern(C_CONST, u.info, EMPTY, False if u.info.kind == K_BOOL else 0) if u.info.count == 1 else None
 
 
+include "laws.pxi"
 include "linear.pxi"
 include "divmod.pxi"
 include "logic.pxi"
@@ -88,7 +89,7 @@ cdef UOp reassociate(UOp u):
     c = <UOp>PyTuple_GET_ITEM(a.src, 1)
     if c.code != C_CONST or c.info is not b.info or c.info.count != 1:
         return None
-    return binary(u.code, <UOp>PyTuple_GET_ITEM(a.src, 0), fold(binary(u.code, c, b)))
+    return by(REASSOCIATE, binary(u.code, <UOp>PyTuple_GET_ITEM(a.src, 0), fold(binary(u.code, c, b))))
 
 
 cdef inline bint is_negated(UOp a, UOp b) noexcept:
@@ -107,11 +108,11 @@ cdef UOp rule_add(UOp u):
     if u.info.kind == K_INDEX and u.info.count == 1:
         return add_index(u)
     if u.info.kind == K_OTHER:
-        return a if is_float(b, -0.0) else None  # x + 0.0 turns -0.0 into 0.0
+        return by(FLOAT_ADD_ZERO, a) if is_float(b, -0.0) else None  # x + 0.0 turns -0.0 into 0.0
     if is_value(b, 0):
-        return a
+        return by(ADD_ZERO, a)
     if u.info.kind == K_INT and (is_negated(a, b) or is_negated(b, a)):
-        return zero_of(u)
+        return by(ADD_NEGATIVE, zero_of(u))
     return reassociate(u)
 
 
@@ -121,9 +122,9 @@ cdef UOp rule_mul(UOp u):
     if u.info.kind == K_INDEX and u.info.count == 1:
         return add_index(u) if known(b, &v) else multiply(a, b)
     if u.info.kind == K_OTHER:
-        return a if is_float(b, 1.0) else None
+        return by(FLOAT_MUL_ONE, a) if is_float(b, 1.0) else None
     if is_value(b, 1):
-        return a
+        return by(MUL_ONE, a)
     return reassociate(u)
 
 
@@ -155,7 +156,7 @@ cdef UOp multiply(UOp a, UOp b):
     out = <UOp>factors[0]
     for i in range(1, len(factors)):
         out = binary(C_MUL, out, <UOp>factors[i])
-    return out if scale == 1 else binary(C_MUL, out, const_int(scale, a.info))
+    return by(PRODUCT, out if scale == 1 else binary(C_MUL, out, const_int(scale, a.info)))
 
 
 cdef UOp rule_divide(UOp u):
@@ -164,29 +165,31 @@ cdef UOp rule_divide(UOp u):
     if u.info.kind == K_INDEX and u.info.count == 1:
         return divide(u)
     if u.code == C_IDIV and is_value(b, 1):
-        return a
+        return by(DIV_ONE, a)
     if u.info.kind == K_INT and known(b, &q) and q > 0 and nested_divisor(a, u.code, &p):
         # x//p//q = x//(p*q), and x%p%q = x%q where q divides p
         if u.code == C_IDIV and not uopc_mul_overflows(p, q, &p) and p <= u.info.hi:
-            return binary(C_IDIV, <UOp>PyTuple_GET_ITEM(a.src, 0), const_int(p, b.info))
+            return by(NESTED_DIV, binary(C_IDIV, <UOp>PyTuple_GET_ITEM(a.src, 0), const_int(p, b.info)))
         if u.code == C_MOD and p % q == 0:
-            return binary(C_MOD, <UOp>PyTuple_GET_ITEM(a.src, 0), b)
+            return by(NESTED_MOD, binary(C_MOD, <UOp>PyTuple_GET_ITEM(a.src, 0), b))
     if u.code == C_MOD and a.lo >= 0 and a.hi != INT64_MAX and a.hi < b.lo:
-        return a
+        return by(DIV_SMALL, a)
     return None
 
 
 cdef UOp rule_float_divide(UOp u):
-    return <UOp>PyTuple_GET_ITEM(u.src, 0) if is_float(<UOp>PyTuple_GET_ITEM(u.src, 1), 1.0) else None
+    if is_float(<UOp>PyTuple_GET_ITEM(u.src, 1), 1.0):
+        return by(FLOAT_DIV_ONE, <UOp>PyTuple_GET_ITEM(u.src, 0))
+    return None
 
 
 cdef UOp rule_shift(UOp u):
     cdef UOp a = <UOp>PyTuple_GET_ITEM(u.src, 0), b = <UOp>PyTuple_GET_ITEM(u.src, 1)
     cdef int64_t v
     if is_value(b, 0):
-        return a
+        return by(SHIFT_ZERO, a)
     if u.info.kind == K_INDEX and known(b, &v) and 0 < v < 62 and u.info.count == 1:
-        return binary(C_MUL if u.code == C_SHL else C_IDIV, a, const_int((<int64_t>1) << v, u.info))
+        return by(SHIFT_POWER, binary(C_MUL if u.code == C_SHL else C_IDIV, a, const_int((<int64_t>1) << v, u.info)))
     return None
 
 
@@ -195,9 +198,9 @@ cdef UOp rule_abs(UOp u):
     if u.info.kind == K_OTHER:
         return None
     if a.lo >= 0:
-        return a
+        return by(ABS_POSITIVE, a)
     if a.hi <= 0 and u.info.kind == K_INDEX and u.info.count == 1:
-        return binary(C_MUL, a, const_int(-1, u.info))
+        return by(ABS_NEGATIVE, binary(C_MUL, a, const_int(-1, u.info)))
     return None
 
 
@@ -230,13 +233,13 @@ cdef bint holds_all(DInfo wide, UOp u) except -1:
 cdef UOp rule_cast(UOp u):
     cdef UOp a = <UOp>PyTuple_GET_ITEM(u.src, 0), x
     if a.info is u.info:
-        return a
+        return by(CAST_SAME, a)
     if a.code == C_CONST and u.info.count == 1:
         return cast_constant(u, a)
     if a.code == C_CAST:
         x = <UOp>PyTuple_GET_ITEM(a.src, 0)
         if holds_all(a.info, x):
-            return x if x.info is u.info else intern(C_CAST, u.info, (x,), None)
+            return by(CAST_TWICE, x if x.info is u.info else intern(C_CAST, u.info, (x,), None))
     return None
 
 
@@ -253,7 +256,7 @@ cdef UOp cast_constant(UOp u, UOp a):
             return None
     elif target.is_float and abs(value) > 1 << 24:
         return None
-    return intern(C_CONST, u.info, EMPTY, target.convert(value))
+    return by(CAST_CONSTANT, intern(C_CONST, u.info, EMPTY, target.convert(value)))
 
 
 # ---- the simplifier ------------------------------------------------------------------------------
@@ -302,15 +305,17 @@ cdef UOp built_in(UOp u):
     if rule == NULL:
         return None
     if u.lo == u.hi and u.info.count == 1:  # bounds leave one value
+        note(ONE_VALUE)
         out = intern(C_CONST, u.info, EMPTY, bool(u.lo)) if u.info.kind == K_BOOL else const_int(u.lo, u.info)
     elif BINARY[u.code] and (<UOp>PyTuple_GET_ITEM(u.src, 0)).code == C_CONST \
             and (<UOp>PyTuple_GET_ITEM(u.src, 1)).code == C_CONST:
-        out = fold(u)
+        out = by(FOLD, fold(u))
     if out is None:
+        note(UNNAMED)
         ordered = constant_last(u)
         out = rule(ordered)
         if out is None:
-            out = ordered
+            out = by(COMMUTE, ordered)
     if out is u:
         return None
     # a scalar in place of a vector or a tensor is not the same
@@ -327,25 +332,30 @@ cdef class Simplifier(Rewriter):
         self.matcher = matcher
 
     cdef UOp step(self, UOp u):
+        global last
         cdef UOp out = built_in(u)
         cdef int used = 0
         if out is not None:
-            self.rule = None
+            last = applied
         elif self.matcher is not None:
             out = self.matcher.apply(u, None, &used)
             self.rule = used
         return out
 
     cdef object last_rules(self):
-        if self.rule is None:
-            return "a built-in rule"
-        return self.matcher.name_of(self.rule)
+        rules = [] if self.rule is None else [self.matcher.name_of(self.rule)]
+        return " and ".join([*rules, *([] if last == UNNAMED else [Law(last).name])])
 
     cpdef UOp simplify(self, UOp u):
         """``u`` in canonical form."""
         if self.busy:
             return (<Simplifier>Simplifier(self.matcher)).run(u)
         return self.run(u)
+
+
+def last_law():
+    """The name of the built-in rule that was applied last, by any Simplifier."""
+    return Law(last).name
 
 
 def simplify(UOp u not None):
