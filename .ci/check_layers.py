@@ -74,7 +74,15 @@ LAYERS = (
     ),
     Layer(
         "graph",
-        ("uopc.notation", "uopc.uop", "uopc.terms", "uopc.spec.nodes", "uopc.spec.loops", "uopc.spec.tiles", "uopc.spec"),
+        (
+            "uopc.notation",
+            "uopc.uop",
+            "uopc.terms",
+            "uopc.spec.nodes",
+            "uopc.spec.loops",
+            "uopc.spec.tiles",
+            "uopc.spec",
+        ),
         Inner.ORDERED,
     ),
     Layer("simplify", ("uopc.simplify",), Inner.ISOLATED),

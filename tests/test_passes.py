@@ -52,6 +52,11 @@ def swiglu() -> Tensor:
     return (x @ gate).silu() * (x @ up)
 
 
+def own_maximum() -> Tensor:
+    sums = array(4096, 4).sum(-1)
+    return sums - sums.max()
+
+
 @dataclass(frozen=True)
 class Case:
     """An expression, and the passes that do something to it."""
@@ -61,21 +66,27 @@ class Case:
     dots: bool = False  # whether the machine has dot products of bfloat16
     small: bool = True  # whether registers hold one vector
     fuse_reduce: bool | None = None
+    batch_invariant: bool = False
 
     @property
     def settings(self) -> Settings:
-        return Settings(Options(fuse_reduce=self.fuse_reduce), replace(NARROW, has_bf16_dot=self.dots))
+        options = Options(fuse_reduce=self.fuse_reduce, batch_invariant=self.batch_invariant)
+        return Settings(options, replace(NARROW, has_bf16_dot=self.dots))
 
 
 LOOPS = "rangeify expand accumulate linearize"
 CASES = {
-    "attention": Case(partial(attention, False), f"cascade blockize {LOOPS} decompose finish"),
+    "attention": Case(partial(attention, False), f"cascade blockize {LOOPS} decompose"),
     "masked": Case(partial(attention, True), "cascade blockize rangeify accumulate"),
     "product": Case(lambda: array(256, 1024) @ array(1024, 512), f"schedule blockize {LOOPS}"),
     "convolution": Case(
         lambda: array(2, 32, 40, 48).conv2d(array(32, 32, 3, 3), padding=1), f"schedule blockize {LOOPS} simplify"
     ),
-    "swiglu": Case(swiglu, f"schedule {LOOPS} decompose finish"),
+    "swiglu": Case(swiglu, f"schedule {LOOPS} decompose"),
+    "halves": Case(lambda: (array(8, 4, dtype="float16") * 2.0).exp().sum(-1), "widen"),
+    "invariant": Case(lambda: array(8, 4).sum(-1), "summation", batch_invariant=True),
+    "own_maximum": Case(own_maximum, "agree"),
+    "registers": Case(lambda: (array(2, 8) @ array(8, 8)).relu(), "finish", small=False),
     "norm_product": Case(lambda: (array(64, 96) - array(64, 1)).exp() @ array(96, 128), "kernelize"),
     "unfused": Case(lambda: array(64, 32) @ array(192, 32).T, "layout", fuse_reduce=False),
     "transposed": Case(lambda: array(16, 16).T.contiguous(), "transpose", small=False),

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from itertools import chain
 
 from uopc.ops import AxisType, Ops, Stage
-from uopc.spec.nodes import Fault, memory
-from uopc.uop import UOp
+from uopc.spec.nodes import Fault
+from uopc.uop import UOp, memory_of
 
 TILE = (AxisType.UPCAST, AxisType.UNROLL, AxisType.VECTOR)
 _CLOSERS = frozenset((int(Ops.END), int(Ops.REDUCE)))
@@ -43,12 +43,12 @@ def _accumulators(order: list[UOp]) -> Iterator[Fault]:
         if u.code not in _STATEFUL:
             continue
         if u.op is Ops.STORE:
-            writes[u] = frozenset([memory(u.src[0])])
+            writes[u] = frozenset([memory_of(u.src[0])])
         elif u.op is Ops.END or u.op is Ops.SINK:
             writes[u] = frozenset().union(*(writes.get(s, ()) for s in u.src))
-        if u.op not in (Ops.LOAD, Ops.STORE) or memory(u.src[0]).op is not Ops.ALLOC:
+        if u.op not in (Ops.LOAD, Ops.STORE) or memory_of(u.src[0]).op is not Ops.ALLOC:
             continue
-        cell, deps = memory(u.src[0]), list(_dependencies(u.src[0]))
+        cell, deps = memory_of(u.src[0]), list(_dependencies(u.src[0]))
         entered = {d for d in deps if d.op is Ops.RANGE}
         writers = [d for d in deps if cell in writes.get(d, ())]
         if u.op is Ops.LOAD and not writers:
@@ -73,8 +73,8 @@ def _reads(store: UOp, cell: UOp) -> bool:
 def _inside(order: list[UOp]) -> Iterator[Fault]:
     """Invariant 23, by the bounds of the index: a tile that lacks an axis is read beyond its end."""
     for u in order:
-        if u.op in (Ops.LOAD, Ops.STORE) and memory(u.src[0]).op is Ops.ALLOC:
-            cell, index = memory(u.src[0]), u.src[0]
+        if u.op in (Ops.LOAD, Ops.STORE) and memory_of(u.src[0]).op is Ops.ALLOC:
+            cell, index = memory_of(u.src[0]), u.src[0]
             size, first = math.prod(cell.arg.shape), index.src[1]
             lanes = max(index.dtype.count // cell.dtype.count, 1)
             if first.vmin < 0 or first.vmax + lanes > size:

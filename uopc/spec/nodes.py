@@ -5,20 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from uopc.ops import TABLE, Flags, Ops, Stage
-from uopc.uop import DType, UOp, dtypes
+from uopc.uop import DType, UOp, dtypes, memory_of
 
 STATEMENTS = (Ops.STORE, Ops.END, Ops.SINK)
 # The number of an invariant, the node that breaks it, and how.
 Fault = tuple[int, UOp, str]
 Check = Callable[[UOp], "Fault | None"]
-
-
-def memory(index: UOp) -> UOp:
-    """The BUFFER or ALLOC that an INDEX, or an AFTER of one, is about."""
-    u = index
-    while u.op in (Ops.INDEX, Ops.AFTER):
-        u = u.src[0]
-    return u
 
 
 def by_table(u: UOp, stage: Stage) -> Fault | None:
@@ -78,11 +70,11 @@ def _end(u: UOp) -> Fault | None:
 
 
 def _index(u: UOp) -> Fault | None:
-    if memory(u).op not in (Ops.BUFFER, Ops.ALLOC) or not u.src[1].dtype.is_int:
-        return 5, u, f"an INDEX of {memory(u)!r} at {u.src[1].dtype!r}"
+    if memory_of(u).op not in (Ops.BUFFER, Ops.ALLOC) or not u.src[1].dtype.is_int:
+        return 5, u, f"an INDEX of {memory_of(u)!r} at {u.src[1].dtype!r}"
     element, stored = u.dtype.scalar(), u.src[0].dtype.scalar()
-    if element is not stored and (memory(u).op is not Ops.BUFFER or element.itemsize % stored.itemsize):
-        return 5, u, f"an INDEX of {element!r} in {memory(u)!r}"
+    if element is not stored and (memory_of(u).op is not Ops.BUFFER or element.itemsize % stored.itemsize):
+        return 5, u, f"an INDEX of {element!r} in {memory_of(u)!r}"
     return None
 
 
@@ -98,8 +90,8 @@ def _access(u: UOp) -> Fault | None:
     for g in gates:
         if not g.dtype.is_bool or g.dtype.count not in (1, _lanes(index)):
             return 4, u, f"the gate is {g.dtype!r} for {_lanes(index)} lanes"
-    if u.arg and (gates or index.src[1].dtype.count > 1 or memory(index).op is not Ops.BUFFER):
-        return 20, u, f"{len(gates)} gates, {index.src[1].dtype.count} addresses in {memory(index)!r}"
+    if u.arg and (gates or index.src[1].dtype.count > 1 or memory_of(index).op is not Ops.BUFFER):
+        return 20, u, f"{len(gates)} gates, {index.src[1].dtype.count} addresses in {memory_of(index)!r}"
     if u.op is Ops.LOAD:
         if u.dtype.scalar() is not index.dtype.scalar() or u.dtype.count != _lanes(index):
             return 16, u, f"a LOAD of {u.dtype!r} from {_lanes(index)} lanes of {index.dtype.scalar()!r}"
