@@ -90,7 +90,7 @@ def _schedule(root: UOp, settings: Settings) -> UOp:
 def _blockize(root: UOp, settings: Settings) -> UOp:
     """In blocks.  TilesTooLarge, before anything is ranged, where their tiles take more than a stack has."""
     blocked = root if root.arg.settled else blockize(root, settings.machine)
-    kept = spec.tile_bytes(blocked)
+    kept = spec.tile_bytes(blocked, render.STACK_BYTES)
     if kept > render.STACK_BYTES:
         raise TilesTooLarge(f"{root.arg.name} would keep {kept} bytes in tiles, and a stack holds {render.STACK_BYTES}")
     return blocked

@@ -337,11 +337,19 @@ def _kernel(root: UOp) -> Fault | None:
     return None
 
 
-def tile_bytes(root: UOp) -> int:
-    """How many bytes the tiles of a kernel take, at least: one that is filled in several places is counted once."""
-    if root.arg.opts is None or not of_ops(toposort(root), Ops.STAGE, Ops.CASCADE):
-        return 0
-    return _Reads(root).bytes()
+def tile_bytes(root: UOp, stack: int) -> int:
+    """How many bytes the tiles of a kernel take: one that is filled in several places is counted once.  Where they fit
+    ``stack`` bytes by a look at each, that bound."""
+    nodes = of_ops(toposort(root), Ops.STAGE, Ops.CASCADE)
+    block = max((_block(u) for u in nodes if u.op is Ops.CASCADE), default=0)
+    most = 0
+    for u in nodes:
+        if u.op is Ops.STAGE:
+            most += math.prod(_sizes(u.arg, block)) * u.dtype.itemsize
+        else:
+            tiles = [(c.tile, body) for c, (body, *_) in zip(u.arg.components, _parts(u)) if c.tile is not None]
+            most += sum(math.prod(tile.extents) * body.dtype.itemsize for tile, body in tiles)
+    return most if most <= stack or root.arg.opts is None else _Reads(root).bytes()
 
 
 def tile_faults(root: UOp, stack: int | None) -> Iterator[Fault]:
