@@ -267,6 +267,8 @@ def stored(target: UOp, value: UOp) -> UOp:
     return sink(UOp(Ops.STORE, (target, value))).replace(arg=KernelInfo("e", Opts()))
 
 
+HALF = tensor().replace(arg=tensor().arg._replace(dtype=dtypes.float16))
+HALVES_ADDED = UOp(Ops.REDUCE, (UOp(Ops.STACK, (HALF, HALF)),), ReduceArg(Ops.ADD, (0,)))
 BROKEN = [
     (1, "RANGE in a tensor graph", sink(i), Stage.TENSOR, "not legal here"),
     (1, "movement in a loop", sink(UOp(Ops.FLIP, (tensor(),), (0,))), Stage.LOOP, "not legal here"),
@@ -395,6 +397,14 @@ BROKEN = [
     (31, "a running value", rows_of(online(tiles=(Tile((7,)), Tile((8,))))), Stage.TILED, "reads (8,), and the tile"),
     (31, "a final value", rows_of(online(tiles=(Tile((8,)), Tile((7,))))), Stage.TILED, "reads (8,), and the tile"),
     (32, "tiles", row_sums((512, COLUMNS)), Stage.TILED, "131072 bytes of 65536"),
+    (33, "a product", stored(HALF, HALF * 3.0), Stage.TILED, "MUL gives dtypes.float16 by itself"),
+    (
+        33,
+        "a sum",
+        stored(HALF, HALVES_ADDED),
+        Stage.TILED,
+        "REDUCE gives",
+    ),
 ]
 
 

@@ -10,11 +10,16 @@ Where a sum must come out the same from several loop nests, it has an ``Order``,
 
 from __future__ import annotations
 
-from uopc.ops import ALU, Ops, Order
+from uopc.ops import ALU, COMPARE, Ops, Order
 from uopc.uop import UOp
 
 # What a REDUCE may combine floats by: the order shows in the last digits, and of a maximum in which NaN comes out.
 INEXACT = frozenset({Ops.ADD, Ops.MUL, Ops.MAX, Ops.MIN})
+
+# What rounds nothing, given halves.
+EXACT_ON_HALVES = COMPARE | frozenset(
+    {Ops.WHERE, Ops.BITCAST, Ops.CAST, Ops.ABS, Ops.MAX, Ops.MIN, Ops.FLOOR, Ops.CEIL, Ops.ROUND, Ops.TRUNC}
+)
 
 
 def combined(op: Ops, total: UOp, term: UOp) -> UOp:
@@ -79,6 +84,18 @@ def rounds(u: UOp) -> bool:
         and bool(u.arg.axes)
         and u.arg.order is Order.ANY
     )
+
+
+def rounds_half(u: UOp) -> bool:
+    """Whether a node is an operation on halves whose result need not be a half."""
+    if not u.dtype.is_half:
+        return False
+    if u.op is Ops.REDUCE:
+        return u.arg.op in (Ops.ADD, Ops.MUL) and bool(u.arg.axes)
+    if u.op not in ALU or u.op in EXACT_ON_HALVES or not u.src[-1].dtype.is_half:
+        return False
+    negated = u.op is Ops.MUL and u.src[1].op is Ops.CONST and u.src[1].arg in (1, -1)
+    return not negated
 
 
 def ordered(u: UOp) -> UOp:

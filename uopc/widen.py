@@ -10,25 +10,14 @@ as softmax, which rounds its result once).
 
 from __future__ import annotations
 
-from uopc.ops import ALU, COMPARE, Ops
+from uopc.ops import Ops
+from uopc.terms import rounds_half
 from uopc.uop import UOp, toposort, widened
-
-# What rounds nothing, given halves.
-EXACT = COMPARE | frozenset(
-    {Ops.WHERE, Ops.BITCAST, Ops.CAST, Ops.ABS, Ops.MAX, Ops.MIN, Ops.FLOOR, Ops.CEIL, Ops.ROUND, Ops.TRUNC}
-)
-INEXACT_REDUCE = frozenset({Ops.ADD, Ops.MUL})
 
 
 def _wide(u: UOp, src: tuple[UOp, ...]) -> UOp:
     """The operation on ``src``, halves among them as float32."""
     return u.replace(src=tuple(widened(s) for s in src))
-
-
-def _is_exact(u: UOp) -> bool:
-    """Whether an operation on halves rounds nothing."""
-    negated = u.op is Ops.MUL and u.src[1].op is Ops.CONST and u.src[1].arg in (1, -1)
-    return u.op in EXACT or negated
 
 
 def _reduced(u: UOp, memo: dict[UOp, UOp]) -> UOp:
@@ -50,9 +39,7 @@ def widen(root: UOp) -> UOp:
     for u in nodes:
         src = tuple(memo[s] for s in u.src)
         new = u if src == u.src else u.replace(src=src)
-        if u.op is Ops.REDUCE and u.dtype.is_half and u.arg.op in INEXACT_REDUCE and u.arg.axes:
-            new = _reduced(u, memo)
-        elif u.op in ALU and u.dtype.is_half and u.src[-1].dtype.is_half and not _is_exact(u):
-            new = _wide(u, src).cast(u.dtype)
+        if rounds_half(u):
+            new = _reduced(u, memo) if u.op is Ops.REDUCE else _wide(u, src).cast(u.dtype)
         memo[u] = new
     return memo[root]

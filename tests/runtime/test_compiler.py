@@ -135,7 +135,7 @@ def test_a_name_on_path_may_have_spaces(settings, tmp_path):
 
 @pytest.mark.parametrize(
     ("cc", "match"),
-    [("/opt/my tools/gcc -O2", "'/opt/my'. A path with spaces needs quotes"), ("'gcc", "No closing quotation")],
+    [("/a folder/gcc -O2", "'/a'. A path with spaces needs quotes"), ("'gcc", "No closing quotation")],
 )
 def test_cc_that_cannot_be_split_or_found(settings, cc, match):
     settings(CC=cc)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from uopc.ops import LOOPS, TABLE, Ops, Stage
 from uopc.spec.loops import loop_faults
-from uopc.spec.nodes import LOOP_CHECKS, TENSOR_CHECKS, Check, Fault, accepted, by_table
+from uopc.spec.nodes import LOOP_CHECKS, ROUNDING_CHECKS, TENSOR_CHECKS, Check, Fault, accepted, by_table
 from uopc.spec.tiles import cascade_faults, levelled, plain_cascade, tile_bytes, tile_faults, tiled, tiled_cascade
 from uopc.uop import UOp, format_graph, toposort
 
@@ -58,11 +58,12 @@ INVARIANTS = {
     30: "a TILED graph is a kernel: a SINK, which has its name, of STOREs of values to a BUFFER or a part of one",
     31: "a tile covers what its users read of it in one block",
     32: "the tiles of a kernel fit the stack that they may take",
+    33: "a kernel computes no half that is not rounded: it is a CAST of float32, wherever it is used",
 }
 
 _CHECKS: dict[Stage, dict[Ops, Check]] = {
     Stage.TENSOR: {**TENSOR_CHECKS, Ops.CASCADE: plain_cascade, Ops.STAGE: levelled},
-    Stage.TILED: {**TENSOR_CHECKS, Ops.CASCADE: tiled_cascade, Ops.STAGE: tiled},
+    Stage.TILED: {**TENSOR_CHECKS, **ROUNDING_CHECKS, Ops.CASCADE: tiled_cascade, Ops.STAGE: tiled},
     Stage.LOOP: LOOP_CHECKS,
     Stage.REGISTER: LOOP_CHECKS,
     Stage.LINEAR: LOOP_CHECKS,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from uopc.ops import TABLE, Flags, Ops, Stage
+from uopc.ops import ALU, TABLE, Flags, Ops, Stage
+from uopc.terms import rounds_half
 from uopc.uop import DType, UOp, dtypes, memory_of
 
 STATEMENTS = (Ops.STORE, Ops.END, Ops.SINK)
@@ -119,6 +120,11 @@ def _shuffle(u: UOp) -> Fault | None:
     return None if named else (22, u, f"{u.arg!r} of twice {lanes} lanes")
 
 
+def _rounding(u: UOp) -> Fault | None:
+    return (33, u, f"{u.op.name} gives {u.dtype!r} by itself") if rounds_half(u) else None
+
+
+ROUNDING_CHECKS: dict[Ops, Check] = {**dict.fromkeys(ALU, _rounding), Ops.REDUCE: lambda u: _reduce(u) or _rounding(u)}
 TENSOR_CHECKS: dict[Ops, Check] = {Ops.CONST: _const, Ops.REDUCE: _reduce}
 LOOP_CHECKS: dict[Ops, Check] = {
     Ops.CONST: _const,
