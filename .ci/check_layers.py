@@ -41,7 +41,7 @@ LAYERS = (
     Layer(
         "facts",
         (
-            *(f"uopc.{name}" for name in ("memo", "limits", "dtype", "ops", "options", "rates")),
+            *(f"uopc.{name}" for name in ("memo", "limits", "dtype", "ops", "target", "options")),
             "uopc.runtime.device",
         ),
         Inner.ORDERED,
@@ -100,7 +100,18 @@ LAYERS = (
         ),
         Inner.ORDERED,
     ),
-    Layer("cost", ("uopc.cost", "uopc.opt.sizes"), Inner.ORDERED),  # what schedule and blockize choose by
+    Layer(
+        "decompose",  # below the costs: an operation takes what it is made of
+        (
+            *(f"uopc.decompose.{name}" for name in ("floatbits", "casts", "halves", "integers", "narrow", "rounding")),
+            *(f"uopc.decompose.{name}" for name in ("exponential", "logarithm", "error_function", "trigonometric")),
+            "uopc.decompose.power",
+            "uopc.decompose.normal",
+            "uopc.decompose",
+        ),
+        Inner.ORDERED,
+    ),
+    Layer("cost", ("uopc.issue", "uopc.cost", "uopc.opt.sizes"), Inner.ORDERED),  # what schedule and blockize choose by
     Layer(
         "blockize",  # its parts; the package's face is a pass
         (
@@ -122,16 +133,6 @@ LAYERS = (
         Inner.ORDERED,
     ),
     Layer(
-        "decompose",  # its parts; the package's face is a pass
-        (
-            *(f"uopc.decompose.{name}" for name in ("floatbits", "casts", "halves", "integers", "narrow", "rounding")),
-            *(f"uopc.decompose.{name}" for name in ("exponential", "logarithm", "error_function", "trigonometric")),
-            "uopc.decompose.power",
-            "uopc.decompose.normal",
-        ),
-        Inner.ORDERED,
-    ),
-    Layer(
         "render_c",
         tuple(
             f"uopc.render_c.{name}"
@@ -143,7 +144,7 @@ LAYERS = (
         "passes",
         (
             *(f"uopc.{name}" for name in ("widen", "summation", "cascade", "kernelize", "agree", "joint", "blockize")),
-            *(f"uopc.{name}" for name in ("decompose", "linearize", "count")),
+            *(f"uopc.{name}" for name in ("linearize", "count")),
             "uopc.render_c",
             "uopc.opt.*",
         ),

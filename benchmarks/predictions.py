@@ -38,7 +38,7 @@ from uopc.inspect.table import table
 from uopc.options import Options
 from uopc.runtime import Memory, NativePlan, get_num_threads, num_threads
 from uopc.runtime.compiler import DEFAULT_FLAGS, EXACT_FLAGS, Kernels, Source
-from uopc.runtime.device import device
+from uopc.runtime.device import device, host
 
 LONGEST = 5e9  # operations of a case: what takes more is left out
 NEAR = 1.5
@@ -93,7 +93,7 @@ class Machine:
         self.threads = 1 if one_thread else get_num_threads()
         with num_threads(self.threads):
             self.roof: Roofline = roofline()
-        self.probes = {n: Probes(n, device()) for n in {1, self.roof.all.threads}}
+        self.probes = {n: Probes(n, host()) for n in {1, self.roof.all.threads}}
 
     def probe(self, kernel: KernelReport) -> tuple[Probe, float]:
         """What bounds a kernel, for about as long as the kernel; and its seconds on an idle machine."""

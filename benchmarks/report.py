@@ -25,9 +25,9 @@ def environment(threads: int, versions: dict[str, str]) -> dict[str, Any]:
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "cpu": machine.cpu_model,
-        "cores": machine.cores,
-        "vector_bytes": machine.vector_bytes,
-        "caches": {"l1d": machine.l1d, "l2": machine.l2, "l3": machine.l3},
+        "cores": machine.target.cores,
+        "vector_bytes": machine.target.vector_bytes,
+        "caches": dict(zip(("l1d", "l2", "l3"), (cache.size for cache in machine.target.caches))),
         "threads": threads,
         "system": platform.platform(),
         "python": platform.python_version(),

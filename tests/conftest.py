@@ -9,7 +9,9 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -44,6 +46,25 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Before Python 3.11, tests run in a folder that holds no uopc: the processes that they start look there first."""
     if sys.version_info < (3, 11):
         os.chdir(tmp_path_factory.mktemp("elsewhere"))
+
+
+@pytest.fixture
+def compile_for(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """From the call on, kernels are made for a Target, and none that was made for another is used."""
+
+    def use(target: Any) -> None:
+        pipeline = import_module("uopc.pipeline")
+        monkeypatch.setattr(pipeline, "host", lambda: target)
+        monkeypatch.setattr(pipeline, "_kernels", {})
+
+    return use
+
+
+@pytest.fixture
+def target(request: pytest.FixtureRequest, compile_for: Callable[[Any], None]) -> Any:
+    """The Target of a test that says by ``fixed.targets`` for which it holds."""
+    compile_for(request.param)
+    return request.param
 
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -1,24 +1,42 @@
-"""What kernels depend on, fixed: a machine and its rates, whatever machine runs the tests; sizes that recompute."""
+"""What kernels depend on, fixed: machines and rates, whatever machine runs the tests; sizes that recompute.
+
+A test of structure says of which machine it holds: by ``targets`` (in conftest, the fixture ``target`` takes them one
+after the other), or by the fixture ``compile_for``.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
 from uopc.inspect.roofline import Rates, Roofline
 from uopc.rangeify import Ctx, Opts, lower
-from uopc.runtime.device import Device
+from uopc.target import Feature, Target, named
 from uopc.uop import UOp
 
-# Vectors of 64 bytes, 32 KB of L1 and 1 MB of L2.
-MACHINE = Device(
-    cores=2,
-    l1d=32 << 10,
-    l2=1 << 20,
-    l3=32 << 20,
-    vector_bytes=64,
-    has_bf16_dot=False,
-    cpu_model="fixed",
-    page_size=4096,
-    cpu_features=frozenset(),
-)
+
+def two_cores(name: str) -> Target:
+    """A row's machine with two cores."""
+    return replace(named(name), cores=2)
+
+
+# 64-byte vectors: one FMA a cycle, 32 KB of L1 and 1 MB of L2; and two FMAs, 48 KB and 2 MB.
+ZEN4, SAPPHIRE_RAPIDS = two_cores("znver4"), two_cores("sapphirerapids")
+# 32-byte and 16-byte ones.
+ZEN3, OLD = two_cores("znver3"), two_cores("x86-64")
+# The first without an instruction for dot products, for which plans are shown and most structure is asserted.
+MACHINE = replace(ZEN4, features=ZEN4.features - {Feature.BF16_DOT})
+
+# The fixture ``compile_for``: from the call on, kernels are made for a Target.
+CompileFor = Callable[[Target], None]
+
+
+def targets(*which: Target) -> pytest.MarkDecorator:
+    """Run a test for each of these machines: kernels are made for it, and the fixture ``target`` is it."""
+    return pytest.mark.parametrize("target", which, ids=[t.name for t in which], indirect=True)
+
 
 _BYTES = {"L1": 4e11, "L2": 1e11, "L3": 5e10, "memory": 2e10}
 _LINES = {"L2": 1e9, "L3": 5e8, "memory": 1e8}
@@ -39,7 +57,7 @@ def _rates(threads: int) -> Rates:
 
 
 # What that machine can do, which nobody measured.
-ROOF = Roofline(_rates(1), _rates(2), MACHINE.vector_bytes, MACHINE.l2, MACHINE.l3)
+ROOF = Roofline(_rates(1), _rates(2), MACHINE.vector_bytes, MACHINE.l2.size, MACHINE.l3.size)
 
 
 class Recompute:

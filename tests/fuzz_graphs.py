@@ -58,13 +58,13 @@ SMALL_SIZES = {
         "BROADCAST_WORK": 16,
         "GROUP": 5,
     },
-    "uopc.blockize.panels": {"LEAST_TILES": 2, "BLOCK_REDUCE": 7, "FEWER_ROWS": (5,), "JUMP": 0.0},
+    "uopc.blockize.panels": {"LEAST_TILES": 2, "BLOCK_REDUCE": 7, "FEWER_ROWS": (5,)},
     "uopc.blockize.overlaps": {"LEAST_READINGS": 1, "LONGEST_CHAIN": 5, "BLOCK_ROWS": 5, "LEAST_BLOCKS": 2},
     "uopc.blockize.cascades": {"LEAST_ROWS": 2},
     "uopc.opt.layout": {"REUSE": 2, "LEAST_LANES": 2},
     "uopc.opt.sizes": {"SUM_BLOCK": 3, "MERGE_WORK": 1, "ENOUGH_TRIPS": 2},
     "uopc.opt.prefetch": {"LEAST_BYTES": 4, "CACHE_SHARE": 1.0, "LEAST_WORK": 1},
-    "uopc.render_c.kernel": {"CHUNK_WORK": 40, "MAX_CHUNKS": 64, "MAX_DEPTH": 4},
+    "uopc.render_c.kernel": {"MAX_CHUNKS": 64, "MAX_DEPTH": 4},
 }
 MACHINES = ("own", "small", "narrow")
 
@@ -75,9 +75,10 @@ def machine(name: str) -> Iterator[None]:
     pipeline, plans = import_module("uopc.pipeline"), import_module("uopc.runtime.plan")
     with ExitStack() as stack:
         if name != "own":
-            own = pipeline.device()
-            other = replace(own, l1d=256, l2=512, l3=1024, vector_bytes=16 if name == "narrow" else own.vector_bytes)
-            stack.enter_context(mock.patch.object(pipeline, "device", lambda: other))
+            own = pipeline.host()
+            other = replace(own.with_caches(256, 512, 1024), jump=0.0, chunk=40)
+            other = other.narrowed(16) if name == "narrow" else other
+            stack.enter_context(mock.patch.object(pipeline, "host", lambda: other))
             stack.enter_context(mock.patch.object(pipeline, "_kernels", {}))
             stack.enter_context(mock.patch.object(plans, "_executables", {}))
             for module, sizes in SMALL_SIZES.items():

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from uopc import Tensor, pipeline
-from uopc.runtime.device import device
+from uopc.runtime.device import host
+from uopc.target import Feature
 
 rng = np.random.default_rng(0)
 vectorized_erf = np.vectorize(erf, otypes=[float])
@@ -72,8 +73,9 @@ def cases() -> dict[str, tuple[Any, Any, float]]:
 
 
 def main(vector_bytes: int) -> None:
-    machine = replace(device(), vector_bytes=vector_bytes, has_bf16_dot=False)
-    pipeline.device = lambda: machine  # type: ignore[attr-defined]
+    machine = host().narrowed(vector_bytes)
+    machine = replace(machine, features=machine.features - {Feature.BF16_DOT})
+    pipeline.host = lambda: machine  # type: ignore[attr-defined]
     for name, (tensor, expected, tolerance) in cases().items():
         np.testing.assert_allclose(tensor.numpy(), expected, rtol=0, atol=tolerance, err_msg=name)
     lanes = {u.dtype.itemsize for made in pipeline._kernels.values() for u in made.linear.src if u.dtype.count > 1}

@@ -74,7 +74,7 @@ def fix_machine() -> None:
 
     from uopc import pipeline
 
-    pipeline.device = lambda: MACHINE  # type: ignore[assignment]
+    pipeline.host = lambda: MACHINE  # type: ignore[assignment]
 
 
 def _run_here(page: Path) -> list[str]:

@@ -181,7 +181,7 @@ def blocked(m: int, k: int, n: int, cores: int = 2) -> dict[int, int]:
 def test_rows_of_a_panel_fill_the_second_level_cache(n):
     """Each packed element is paid back by all of them."""
     rows = blocked(n, n, n)[0]
-    assert rows * 512 * 4 <= 0.75 * MACHINE.l2 and (rows == n // 2 or rows * 512 * 4 > 0.6 * MACHINE.l2)
+    assert rows * 512 * 4 <= 0.75 * MACHINE.l2.size and (rows == n // 2 or rows * 512 * 4 > 0.6 * MACHINE.l2.size)
 
 
 def test_operands_that_caches_hold_well_are_read_in_place():

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fixed import MACHINE
 
 from uopc import Tensor
 from uopc.cost import Candidate
@@ -16,13 +17,13 @@ from uopc.options import Options
 from uopc.pipeline import Kernel, Settings, compile_kernel, kernel_candidates, make_plan
 from uopc.runtime import NativePlan
 from uopc.runtime.compiler import Kernels
-from uopc.runtime.device import device
+from uopc.runtime.device import host
 from uopc.runtime.schedules import describe
 from uopc.runtime.units import Source
 from uopc.uop import toposort
 
 # Caches so small that small arrays are blocked, packed and swept.
-SMALL = replace(device(), l1d=4 << 10, l2=16 << 10, cores=2)
+SMALL = replace(MACHINE.with_caches(4 << 10, 16 << 10), cores=2)
 
 
 def numbers(*shape: int, dtype: str = "float32", seed: int = 0) -> np.ndarray:
@@ -93,7 +94,7 @@ def test_the_usual_schedule_is_the_first_and_none_is_there_twice(name):
 @pytest.mark.parametrize("name", CASES)
 def test_the_others_come_by_predicted_time(name):
     _, found, settings = choices(name)
-    times = [c.seconds(settings.machine) for c in found]
+    times = [c.seconds(settings.target) for c in found]
     assert all(0 < t < math.inf for t in times)
     assert times[1:] == sorted(times[1:])
 
@@ -102,7 +103,7 @@ def test_the_others_come_by_predicted_time(name):
 @pytest.mark.parametrize("name", CASES)
 def test_accumulators_fit_registers(name, width):
     """A quarter of the registers is for operands."""
-    _, found, _ = choices(name, replace(SMALL, vector_bytes=width))
+    _, found, _ = choices(name, SMALL.narrowed(width))
     room = (32 if width == 64 else 16) * 3 // 4
     for c in found:
         opts = c.root.arg.opts
@@ -113,7 +114,7 @@ def test_accumulators_fit_registers(name, width):
 @pytest.mark.parametrize("name", CASES)
 def test_every_candidate_computes_the_same_values(name):
     arrays, build, reference = CASES[name]
-    kernel, found, settings = choices(name, replace(SMALL, vector_bytes=device().vector_bytes))
+    kernel, found, settings = choices(name, SMALL.narrowed(host().vector_bytes))
     kernels = [compile_kernel(kernel.root, settings, c.root) for c in found[:: max(len(found) // 24, 1)]]
     assert len(kernels) > 1
     plan = make_plan([build(*map(Tensor, arrays)).uop])

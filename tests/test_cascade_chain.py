@@ -13,9 +13,8 @@ from uopc.cascade import cascade, derivations
 from uopc.inspect.recompute import reductions
 from uopc.ops import Ops
 from uopc.options import Options
-from uopc.pipeline import Settings, make_plan
+from uopc.pipeline import make_plan, settings_for
 from uopc.runtime import num_threads
-from uopc.runtime.device import device
 from uopc.uop import sink, toposort
 
 Array = np.ndarray[Any, Any]
@@ -142,7 +141,7 @@ def test_nan_and_inf_stay_in_their_rows():
 def test_every_score_is_computed_once():
     (q, k, v), _ = operands(n=64, m=96)
     (kernel,) = make_plan([((q @ k.T).sigmoid() @ v).uop]).kernels
-    assert [r.factor for r in reductions(kernel, Settings(Options(), device()))] == [1.0, 1.0]
+    assert [r.factor for r in reductions(kernel, settings_for(Options()))] == [1.0, 1.0]
 
 
 def test_same_bits_for_any_number_of_threads():

@@ -9,7 +9,7 @@ import pytest
 from fixed import MACHINE
 
 from uopc import Tensor
-from uopc.cost import LAUNCH, Cost, Model
+from uopc.cost import Cost, Model
 from uopc.ops import KernelInfo, Ops, ParamArg
 from uopc.opt.schedule import schedule
 from uopc.opt.sizes import candidates
@@ -50,7 +50,8 @@ def test_the_busiest_part_takes_the_time():
     busy = Cost(operations=1e6, accesses=1e5)
     assert busy.seconds(MACHINE) < Cost(operations=1e6, accesses=9e5).seconds(MACHINE)
     assert Cost(accesses=1e6).seconds(MACHINE) == Cost(operations=1e6).seconds(MACHINE)
-    assert Cost(1e6, 1e6, 1e6).seconds(MACHINE) < 2 * Cost(1e6).seconds(MACHINE), "they overlap"
+    waits = 1e6 / MACHINE.fma_latency
+    assert Cost(1e6, 1e6, waits).seconds(MACHINE) < 2 * Cost(1e6).seconds(MACHINE), "they overlap"
 
 
 def test_the_last_round_of_tasks_may_leave_cores_idle():
@@ -65,7 +66,7 @@ def test_bytes_from_further_away_take_longer():
 
 
 def test_nothing_takes_the_time_of_a_launch():
-    assert Cost().seconds(MACHINE) == LAUNCH[False] < Cost(tasks=2).seconds(MACHINE) == LAUNCH[True]
+    assert Cost().seconds(MACHINE) == MACHINE.launch < Cost(tasks=2).seconds(MACHINE) == MACHINE.launch_shared
 
 
 # ----------------------------------------------------------------------------------------------------------- a nest
@@ -95,10 +96,11 @@ def test_a_taller_tile_loads_less():
 
 
 def test_few_accumulators_wait():
+    latency = MACHINE.fma * MACHINE.fma_latency
     found = cost(product(64, 64, 64), **tile(1, 16))
-    assert found.waits > found.operations
+    assert found.waits * latency > found.operations
     found = cost(product(64, 64, 64), **tile(4, 64))
-    assert found.waits < found.operations
+    assert found.waits * latency < found.operations
 
 
 def test_what_lanes_do_not_find_side_by_side_is_dear():

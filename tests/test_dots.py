@@ -7,24 +7,22 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
-from fixed import MACHINE, Recompute
+from fixed import MACHINE, ZEN4, CompileFor, Recompute
 from loop_ir import buffer, range_, sink
 
-from uopc import Tensor, pipeline
+from uopc import Tensor
 from uopc.dtype import bfloat16_to_float32, dtypes, float32_to_bfloat16
 from uopc.ops import Ops
 from uopc.pipeline import Plan, make_plan
 from uopc.render_c import render_c
 from uopc.runtime import Program, num_threads
 from uopc.runtime.compiler import DEFAULT_FLAGS
-from uopc.runtime.device import device
 from uopc.uop import UOp, toposort
 
-WITH_DOTS = replace(MACHINE, has_bf16_dot=True)
+WITH_DOTS = ZEN4
 PORTABLE = (*DEFAULT_FLAGS, "-mno-avx512bf16")
 # Of a sum in float32, rounded once to bfloat16.
 ROUNDED = 2.0**-8
@@ -32,10 +30,9 @@ LEAST_NORMAL = 2.0**-126
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def machine(compile_for: CompileFor) -> Iterator[None]:
     """A machine with dot products, whatever machine this is: where it has none, kernels run their portable C."""
-    monkeypatch.setattr(pipeline, "device", lambda: replace(device(), vector_bytes=64, has_bf16_dot=True))
-    monkeypatch.setattr(pipeline, "_kernels", {})
+    compile_for(WITH_DOTS)
     yield
 
 
@@ -50,10 +47,9 @@ def draw(*shape: int, seed: int = 0) -> tuple[Tensor, np.ndarray]:
     return tensor, tensor.numpy().astype(np.float64)
 
 
-def plan(value: Tensor, monkeypatch: pytest.MonkeyPatch, dots: bool = True) -> Plan:
+def plan(value: Tensor, compile_for: CompileFor, dots: bool = True) -> Plan:
     """The plan for the fixed machine."""
-    monkeypatch.setattr(pipeline, "device", lambda: WITH_DOTS if dots else MACHINE)
-    monkeypatch.setattr(pipeline, "_kernels", {})
+    compile_for(WITH_DOTS if dots else MACHINE)
     return make_plan([value.uop])
 
 
@@ -136,9 +132,9 @@ def test_a_dot_product_adds_the_upper_halves_first_by_instruction_and_without(la
 # ---- where they are chosen -------------------------------------------------------------------------------------------
 
 
-def test_a_matrix_product_of_bfloat16_multiplies_pairs_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_matrix_product_of_bfloat16_multiplies_pairs_and_nothing_else(compile_for: CompileFor) -> None:
     (a, _), (b, _) = draw(256, 256), draw(256, 256, seed=1)
-    with_dots, without = plan(a @ b, monkeypatch), plan(a @ b, monkeypatch, dots=False)
+    with_dots, without = plan(a @ b, compile_for), plan(a @ b, compile_for, dots=False)
     assert Ops.DOT2 in ops_of(with_dots)
     floats = [u for k in with_dots.kernels for u in k.linear.src if u.op in (Ops.MUL, Ops.ADD) and u.dtype.is_float]
     assert not floats, "the sums begin at 0 and are dot products all through"
@@ -146,10 +142,10 @@ def test_a_matrix_product_of_bfloat16_multiplies_pairs_and_nothing_else(monkeypa
 
 
 def test_the_operand_of_the_rows_is_read_word_by_word_and_the_other_packed_once(
-    monkeypatch: pytest.MonkeyPatch,
+    compile_for: CompileFor,
 ) -> None:
     (a, _), (b, _) = draw(256, 256), draw(256, 256, seed=1)
-    (kernel,) = plan(a @ b, monkeypatch).kernels
+    (kernel,) = plan(a @ b, compile_for).kernels
     loads = [u for u in kernel.linear.src if u.op is Ops.LOAD and u.src[0].src[0].op is Ops.BUFFER]
     by_slot = {slot: {u.dtype for u in loads if u.src[0].src[0].arg.slot == slot} for slot in (1, 2)}
     assert by_slot[1] == {dtypes.uint32} and by_slot[2] == {dtypes.bfloat16.vec(16)}
@@ -157,20 +153,20 @@ def test_the_operand_of_the_rows_is_read_word_by_word_and_the_other_packed_once(
     assert [tile.dtype for tile in tiles] == [dtypes.uint32]
 
 
-def test_words_that_nothing_shares_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_that_nothing_shares_are_not_made(compile_for: CompileFor) -> None:
     """A row times a matrix: each element is used once.  A matrix times a column reads words as they lie."""
     (row, _), (matrix, _), (column, _) = draw(1, 512), draw(512, 512, seed=1), draw(512, 1, seed=2)
-    assert Ops.DOT2 not in ops_of(plan(row @ matrix, monkeypatch))
-    made = plan(matrix @ column, monkeypatch)
+    assert Ops.DOT2 not in ops_of(plan(row @ matrix, compile_for))
+    made = plan(matrix @ column, compile_for)
     assert Ops.DOT2 in ops_of(made) and Ops.PAIR not in ops_of(made)
 
 
-def test_accumulators_of_dot_products_stay_in_their_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accumulators_of_dot_products_stay_in_their_registers(compile_for: CompileFor) -> None:
     gcc = shutil.which("gcc")
     if gcc is None or platform.machine() != "x86_64":
         pytest.skip("needs gcc for x86")
     (a, _), (b, _) = draw(256, 256), draw(256, 256, seed=1)
-    (kernel,) = plan(a @ b, monkeypatch).kernels
+    (kernel,) = plan(a @ b, compile_for).kernels
     flags = [f for f in DEFAULT_FLAGS if not f.startswith("-m")]
     machine = ["-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mavx512bf16"]
     command = [gcc, *flags, *machine, "-std=gnu11", "-w", "-S", "-x", "c", "-", "-o", "-"]
@@ -183,15 +179,15 @@ def test_accumulators_of_dot_products_stay_in_their_registers(monkeypatch: pytes
     assert not any(op.startswith(("vmovap", "vmovup")) for op in lines[first:last])
 
 
-def test_sums_of_bfloat16_in_float32_are_dot_products_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_of_bfloat16_in_float32_are_dot_products_too(compile_for: CompileFor) -> None:
     (a, _), (b, _) = draw(64, 64), draw(64, 64, seed=1)
-    made = plan(a.cast("float32") @ b.cast("float32"), monkeypatch)
+    made = plan(a.cast("float32") @ b.cast("float32"), compile_for)
     assert Ops.DOT2 in ops_of(made) and not made.temps, "widening is no reason to write float32 down"
-    assert Ops.DOT2 in ops_of(plan((a.cast("float32") * b.cast("float32")).sum(1), monkeypatch))
-    assert Ops.DOT2 in ops_of(plan((a * b).sum(1), monkeypatch))
+    assert Ops.DOT2 in ops_of(plan((a.cast("float32") * b.cast("float32")).sum(1), compile_for))
+    assert Ops.DOT2 in ops_of(plan((a * b).sum(1), compile_for))
 
 
-def test_what_has_more_digits_than_a_bfloat16_is_not_rounded_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_more_digits_than_a_bfloat16_is_not_rounded_to_it(compile_for: CompileFor) -> None:
     (a, _), (b, _) = draw(64, 64), draw(64, 64, seed=1)
     single = Tensor(np.ones((64, 64), np.float32))
     for value in (
@@ -200,13 +196,12 @@ def test_what_has_more_digits_than_a_bfloat16_is_not_rounded_to_it(monkeypatch: 
         a.half() @ b.half(),
         (a * b).max(1),
     ):
-        assert Ops.DOT2 not in ops_of(plan(value, monkeypatch))
+        assert Ops.DOT2 not in ops_of(plan(value, compile_for))
 
 
-def test_a_user_s_own_loops_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_s_own_loops_stay_as_they_are(compile_for: CompileFor) -> None:
     (a, _), (b, _) = draw(64, 64), draw(64, 64, seed=1)
-    monkeypatch.setattr(pipeline, "device", lambda: WITH_DOTS)
-    monkeypatch.setattr(pipeline, "_kernels", {})
+    compile_for(WITH_DOTS)
     assert Ops.DOT2 not in ops_of(make_plan([(a @ b).uop], opt=Recompute(16)))
 
 

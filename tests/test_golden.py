@@ -11,33 +11,24 @@ import math
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from fixed import MACHINE, Recompute
+from fixed import MACHINE, ZEN4, CompileFor, Recompute
 from loop_ir import skeleton, to_linear
 
-from uopc import Tensor, pipeline
+from uopc import Tensor
 from uopc.pipeline import Kernel, make_plan
 from uopc.render_c import render_c
-from uopc.runtime.device import Device
 
 
 @pytest.fixture(autouse=True)
-def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Kernels for ``MACHINE``, and none that was made for another."""
-    use(MACHINE, monkeypatch)
-    yield
-
-
-def use(machine: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From here on kernels are made for this machine."""
-    monkeypatch.setattr(pipeline, "device", lambda: machine)
-    monkeypatch.setattr(pipeline, "_kernels", {})
+def machine(compile_for: CompileFor) -> None:
+    """Kernels for ``MACHINE``."""
+    compile_for(MACHINE)
 
 
 def array(*shape: int) -> Tensor:
@@ -81,9 +72,9 @@ def test_sources(name: str, golden: Callable[[str, str], None]) -> None:
     golden(f"c/{name}.c", "\n".join(kernel.source for kernel in kernels(name)))
 
 
-def test_dot_products_of_bfloat16(golden: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dot_products_of_bfloat16(golden: Callable[[str, str], None], compile_for: CompileFor) -> None:
     """For the same machine with an instruction for them."""
-    use(replace(MACHINE, has_bf16_dot=True), monkeypatch)
+    compile_for(ZEN4)
     a, b = (array(*shape).cast("bfloat16").realize() for shape in ((64, 128), (128, 96)))
     (kernel,) = make_plan([(a @ b).uop]).kernels
     golden("skeletons/matmul_bfloat16.txt", f"{kernel.name}\n{skeleton(kernel.linear)}")

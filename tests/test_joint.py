@@ -14,9 +14,8 @@ from uopc import Tensor
 from uopc.inspect.recompute import reductions
 from uopc.ops import Ops
 from uopc.options import Options
-from uopc.pipeline import Plan, Settings, make_plan
+from uopc.pipeline import Plan, make_plan, settings_for
 from uopc.runtime import num_threads
-from uopc.runtime.device import device
 from uopc.uop import memory_of
 
 Array = np.ndarray[Any, Any]
@@ -168,7 +167,7 @@ def test_rows_without_keys_and_nan_stay_where_they_are():
 def test_every_body_is_computed_once():
     t, _ = rows(n=64, keys=96)
     (kernel,) = plan(t.p @ values(96, 16)[0], t.m + t.l.log()).kernels
-    assert [r.factor for r in reductions(kernel, Settings(Options(), device()))] == [1.0] * 4
+    assert [r.factor for r in reductions(kernel, settings_for(Options()))] == [1.0] * 4
 
 
 def test_each_output_is_an_argument_of_the_kernel_and_is_stored():

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fixed import MACHINE
+from fixed import MACHINE, targets
 
 from uopc import Tensor, num_threads, pipeline
 from uopc.blockize import blockize
@@ -17,10 +17,10 @@ from uopc.count import reads_memory
 from uopc.inspect.recompute import instrumented, marked_kernel
 from uopc.ops import Ops
 from uopc.options import Options
-from uopc.pipeline import Settings, make_plan
+from uopc.pipeline import make_plan, settings_for
 from uopc.render_c import render_c
 from uopc.runtime import Program
-from uopc.runtime.device import device
+from uopc.runtime.device import host
 from uopc.uop import UOp, dtypes, toposort
 
 Array = np.ndarray[Any, Any]
@@ -169,11 +169,10 @@ def test_a_mask_by_positions_that_is_no_bound_is_looked_at():
     np.testing.assert_allclose(t.numpy(), want, rtol=2e-6, atol=2e-6)
 
 
-def test_an_added_mask_by_positions_bounds_the_loop(monkeypatch: pytest.MonkeyPatch):
+@targets(MACHINE)
+def test_an_added_mask_by_positions_bounds_the_loop(target):
     """As one that chooses does: the same blocks are left out.  It holds for blocks of keys that are shorter than the
     rows see, as 32 KB of L1 make them: a longer one is the only one, and its loop has a constant end."""
-    monkeypatch.setattr(pipeline, "device", lambda: MACHINE)
-    monkeypatch.setattr(pipeline, "_kernels", {})
     i, j = Tensor.arange(N).reshape(N, 1), Tensor.arange(M).reshape(1, M)
     chosen = make_plan([attention(lambda s: (j <= i).where(s, -INF)).uop])
     added = make_plan([attention(lambda s: s + (j <= i).where(0.0, -INF)).uop])
@@ -205,7 +204,7 @@ def masked(seen: Array) -> pipeline.Kernel:
 def scores_computed(seen: Array) -> int:
     """How many scores attention with a boolean mask in memory computes, counted while it runs."""
     kernel = masked(seen)
-    marked, _, linear = marked_kernel(kernel.root, Settings(Options(), device()))
+    marked, _, linear = marked_kernel(kernel.root, settings_for(Options()))
     slots = list(marked.marks)
     (maximum,) = [k for k, slot in enumerate(slots) if marked.marks[slot][0] == "max"]
     source = render_c(instrumented(linear, slots, max(slots) + 1), kernel.name)
@@ -217,7 +216,7 @@ def scores_computed(seen: Array) -> int:
 
 def scores_of_blocks(seen: Array) -> int:
     """How many scores those blocks have in which a row sees a key."""
-    (node,) = [u for u in toposort(blockize(masked(seen).root, device())) if u.op is Ops.CASCADE]
+    (node,) = [u for u in toposort(blockize(masked(seen).root, host())) if u.op is Ops.CASCADE]
     (rows,), keys = node.arg.components[0].tile.extents, node.arg.block
     assert N % rows == M % keys == 0
     return rows * keys * int(seen.reshape(N // rows, rows, M // keys, keys).any((1, 3)).sum())

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from reference import evaluate
 
 import uopc
-from uopc import Tensor, pipeline
+from uopc import Tensor
 from uopc.count import count
 from uopc.ops import AxisType, Ops, ParamArg
 from uopc.pipeline import Plan, make_plan
-from uopc.render_c import STACK_BYTES, render_c
+from uopc.render_c import render_c
+from uopc.runtime.device import host
 from uopc.runtime.plan import realize
 from uopc.uop import UOp, range_, sink, toposort
 
@@ -178,7 +180,7 @@ def test_many_columns_are_no_row_of_a_block(name):
     plan = make_plan([make().uop])
     for kernel in plan.kernels:
         kept = [u.dtype.itemsize * math.prod(u.arg.shape) for u in kernel.linear.src if u.op is Ops.ALLOC]
-        assert sum(kept) <= STACK_BYTES // 4
+        assert sum(kept) <= host().stack // 4
     assert uopc.explain(make()).recompute <= 1.5
     if name != "sums of rows and columns":  # whose logarithms each of the results computes
         assert work(make) <= 1.1 * work(make, fuse_reduce=False)
@@ -321,12 +323,10 @@ def test_what_a_batch_and_a_block_both_vary_is_no_operand_of_rows(name, batch):
     right(TWICE[name](batch))
 
 
-def test_a_plan_whose_tiles_are_too_large_is_cut_at_its_reductions(monkeypatch):
+def test_a_plan_whose_tiles_are_too_large_is_cut_at_its_reductions(compile_for):
     """What blocks hold is bounded before there are blocks; where that was too little, the plan is another one."""
-    monkeypatch.setattr("uopc.render_c.STACK_BYTES", 8192)
-    pipeline._kernels.clear()
+    compile_for(replace(host(), stack=8192))
     out = (draw(65, 48) @ draw(70, 48, seed=1).T).softmax(-1) @ draw(70, 100)
     plan = make_plan([out.uop])
     assert len(plan.kernels) > 1 and not any(u.op is Ops.CASCADE for k in plan.kernels for u in toposort(k.root))
     right(out)
-    pipeline._kernels.clear()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
-from fixed import MACHINE
+from fixed import MACHINE, CompileFor
 
-from uopc import Tensor, pipeline
+from uopc import Tensor
 from uopc.ops import Ops
 from uopc.pipeline import Kernel, make_plan
 from uopc.render_c import render_c
@@ -16,10 +14,9 @@ from uopc.runtime import Program
 from uopc.uop import UOp
 
 
-def kernel(value: Tensor, monkeypatch: pytest.MonkeyPatch, **facts: int) -> Kernel:
-    """The one kernel of a value, for the fixed machine with other facts."""
-    monkeypatch.setattr(pipeline, "device", lambda: replace(MACHINE, **facts))
-    monkeypatch.setattr(pipeline, "_kernels", {})
+def kernel(value: Tensor, compile_for: CompileFor, **caches: int) -> Kernel:
+    """The one kernel of a value, for the fixed machine with other caches."""
+    compile_for(MACHINE.with_caches(**caches))
     (made,) = make_plan([value.uop]).kernels
     return made
 
@@ -34,9 +31,9 @@ def array(*shape: int) -> Tensor:
 
 
 @pytest.mark.parametrize("columns", [512, 4096])
-def test_exponentials_of_a_row_fetch_the_next_row(columns, monkeypatch):
+def test_exponentials_of_a_row_fetch_the_next_row(columns, compile_for):
     """The maximum reads the row first; the exponentials read it again, and take longer than memory."""
-    ahead = [u.arg for u in loads(kernel(array((1 << 20) // columns, columns).softmax(-1), monkeypatch))]
+    ahead = [u.arg for u in loads(kernel(array((1 << 20) // columns, columns).softmax(-1), compile_for))]
     half = len([a for a in ahead if a is None])
     assert 0 < half < len(ahead) and ahead == [None] * half + [columns] * (len(ahead) - half)
 
@@ -52,18 +49,17 @@ def test_exponentials_of_a_row_fetch_the_next_row(columns, monkeypatch):
         lambda: (array(64, 1 << 16) * 2.0).sum(-1),
     ],
 )
-def test_nothing_is_fetched_where_it_would_not_pay(value, monkeypatch):
-    monkeypatch.setattr(pipeline, "device", lambda: MACHINE)
-    monkeypatch.setattr(pipeline, "_kernels", {})
+def test_nothing_is_fetched_where_it_would_not_pay(value, compile_for):
+    compile_for(MACHINE)
     assert not any(u.arg for made in make_plan([value().uop]).kernels for u in loads(made))
 
 
-def test_what_is_fetched_changes_no_bit(monkeypatch):
+def test_what_is_fetched_changes_no_bit(compile_for):
     """Also at the end of memory, where the next row does not exist."""
     x = np.random.default_rng(0).standard_normal((33, 1024)).astype(np.float32)
     results = []
     for l2 in (64 << 10, 1 << 20):
-        made = kernel(Tensor(x).softmax(-1), monkeypatch, l2=l2)
+        made = kernel(Tensor(x).softmax(-1), compile_for, l2=l2)
         assert any(u.arg for u in loads(made)) == (l2 < x.nbytes)
         results.append(np.zeros_like(x))
         Program(render_c(made.linear, "kernel"), "kernel")(results[-1], x)

@@ -19,7 +19,6 @@ from graphs import build
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-from uopc import pipeline
 from uopc.dtype import dtypes, from_numpy
 from uopc.ops import TABLE, Kind, Ops, ReduceArg, Stage
 from uopc.options import environment
@@ -68,7 +67,6 @@ def test_graphs_agree_whatever_schedules_are_taken(name, monkeypatch):
     environment.cache_clear()
     try:
         with machine(name):
-            monkeypatch.setattr(tune, "device", pipeline.device)
             failures = check([r for seed in range(20) for r in graph_of(seed)], threads=())
     finally:
         monkeypatch.undo()

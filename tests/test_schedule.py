@@ -4,17 +4,16 @@ measurements may move."""
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from fixed import MACHINE
 
 from uopc import Tensor
 from uopc.ops import KernelInfo, Ops, ParamArg
 from uopc.opt.schedule import schedule
 from uopc.opt.sizes import LANES_SUM_BLOCK, SUM_BLOCK
 from uopc.rangeify import Opts
-from uopc.runtime.device import device
 from uopc.uop import UOp, sink
 
 WIDTHS = [64, 32, 16]
@@ -26,7 +25,7 @@ def array(*shape: int, dtype: type = np.float32) -> Tensor:
 
 def scheduled(t: Tensor, vector_bytes: int = 64) -> tuple[Opts, tuple[int, ...]]:
     """The options of the kernel that computes all of ``t``, and the shape that it is written at."""
-    machine = replace(device(), vector_bytes=vector_bytes, l1d=32 << 10, l2=1 << 20)
+    machine = MACHINE.narrowed(vector_bytes)
     out = UOp(Ops.BUFFER, (), ParamArg(0, t.uop.dtype, t.uop.shape))
     root = sink(UOp(Ops.STORE, (out, t.uop))).replace(arg=KernelInfo("k"))
     made = schedule(root, machine)

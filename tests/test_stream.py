@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from fixed import MACHINE
@@ -14,10 +12,10 @@ from uopc.ops import KernelInfo, Ops, ReduceArg
 from uopc.opt.stream import stream
 from uopc.options import Options
 from uopc.pipeline import KERNEL_STAGES, LOOP_STAGES, Settings, run_stages
-from uopc.runtime.device import device
+from uopc.runtime.device import host
 from uopc.uop import UOp, sink, toposort
 
-NO_CACHES = {"l2": 0, "l3": 0}
+NO_CACHES = {"l2": 1, "l3": 1}
 
 
 def linear(*stores, machine=MACHINE):
@@ -63,7 +61,7 @@ def test_streamed_results_are_those_of_ordinary_stores(dtype, offset):
     x = (np.arange(n + 1) % 101).astype(dtype.numpy)[offset : offset + n]
     op, ufunc = (Ops.XOR, np.logical_xor) if dtype.is_bool else (Ops.MAX, np.maximum)
     value = buffer(1, n, dtype=dtype).alu(op, UOp.const(dtype.convert(1), dtype))
-    program = linear((buffer(0, n, dtype=dtype), value), machine=replace(device(), **NO_CACHES))
+    program = linear((buffer(0, n, dtype=dtype), value), machine=host().with_caches(**NO_CACHES))
     assert any(streamed(program))
     aligned = np.zeros(n * dtype.itemsize + 128, np.uint8)
     start = -aligned.ctypes.data % 64 + offset * dtype.itemsize

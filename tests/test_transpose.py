@@ -11,7 +11,7 @@ import pytest
 from uopc import Tensor
 from uopc.ops import Ops
 from uopc.pipeline import make_plan
-from uopc.runtime.device import device
+from uopc.runtime.device import host
 from uopc.uop import UOp, dtypes
 
 
@@ -50,7 +50,7 @@ def test_an_access_behind_another_one_is_made_over_what_becomes_of_that():
 def test_rows_of_a_cascade_are_packed_by_shuffles():
     q, k, v = (Tensor(np.ones((64, 32), np.float32)) for _ in range(3))
     (kernel,) = make_plan([((q @ k.T).softmax(-1) @ v).uop]).kernels
-    lanes = device().vector_bytes // 4
+    lanes = host().vector_bytes // 4
     # what is packed and what is written, a square at a time
     assert shuffles(kernel.linear) == 2 * lanes * (lanes.bit_length() - 1)
     assert not scattered(kernel.linear)

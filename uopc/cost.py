@@ -3,7 +3,7 @@
 The time of a schedule is that of the busiest part of a core: its arithmetic, its load and store ports, chains of
 operations that wait for each other, or the bytes that each level of memory has to move; a little of the others, since
 they overlap but not wholly; and the launch. ``schedule`` and ``blockize`` choose by it, and ``UOPC_TUNE`` measures what
-it puts first. Only ratios of the rates matter for that, so they are those of a core of today and are not measured.
+it puts first. What a machine does in a cycle is the Target's; nothing is measured.
 
 Never looks at what a kernel is for, and decides nothing itself.
 """
@@ -16,62 +16,43 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from uopc.issue import issue_of
 from uopc.ops import ALU, Ops
 from uopc.rangeify.context import power_of_two_below
 from uopc.rangeify.nest import SMALL_STEPS, Nest, trips
-from uopc.rates import CHUNK_WORK
-from uopc.runtime.device import Device
+from uopc.target import LINE, Target
 from uopc.uop import UOp, dtypes, toposort
 
-# Vector operations, and loads or stores of a vector, that one core does in a second.
-SLOTS = 4e9
-# Bytes a second that one core gets from each level; memory is shared, and two cores use all of it.
-BANDWIDTH = {"L2": 1.0e11, "L3": 4.0e10, "memory": 1.5e10}
-MEMORY_CORES = 2
-# Starting a kernel, alone and where other threads join.
-LAUNCH = {False: 1e-7, True: 6e-7}
 # Of what takes less time than the busiest part, so much is not hidden behind it.
 EXPOSED = 0.02
 # Predictions that differ by less say nothing.
 ALIKE = 1.06
 # What takes less than this times what nothing undercuts is good enough not to look at anything else.
 SURE = 1.1
-# An addition that waits for the one before takes as long as so many that do not.
-CHAIN = 4.0
-# Operations in units of the simplest: polynomials of functions, divisions, and a running maximum that passes NaN on.
-WEIGHTS = {
-    **dict.fromkeys((Ops.EXP, Ops.EXP2), 9.0),
-    **dict.fromkeys((Ops.EXPM1, Ops.LOG, Ops.LOG2, Ops.LOG1P, Ops.TANH, Ops.ERF), 20.0),
-    Ops.NDTR: 30.0,
-    **dict.fromkeys((Ops.SIN, Ops.COS, Ops.TAN, Ops.POW), 80.0),
-    **dict.fromkeys((Ops.DIV, Ops.RECIP, Ops.SQRT), 8.0),
-    **dict.fromkeys((Ops.IDIV, Ops.MOD, Ops.FMOD), 12.0),
-    Ops.BITCAST: 0.0,
-}
-MAXIMUM = 4.0
-# Elements that lanes cannot load together go one by one, or by squares that are turned in registers.
+# A running maximum waits for its comparison and its selection.
+MAXIMUM_CHAIN = 2.0
+# Elements that lanes cannot load together go one by one: a load and what puts it into its lane.
 SCATTERED = 8.0
-TRANSPOSED = 6.0
-# A vector that is picked from two others takes as long as so many.
-PICKED = 3.0
-# Counting and branching of an innermost loop, which at most so many accumulators share.
+# Counting and branching of an innermost loop.
 TURN = 1.0
-MOST_SUMS = 24
-# Slots that go by until a line comes from beyond L2 that no prefetcher foresees: measured on products of 512 to 2048 in
-# panels of more and fewer rows, and on sums of columns.
-JUMP = 24.0
-LINE = 64
+# A value that is computed again is read from registers and caches again, too: so much longer it takes than its
+# operations alone.  Of the bytes that it reads, caches do not serve so many.
+RECOMPUTED = 2.1
+CACHED = 0.125
+# A kernel more takes so many times its launch: what the one before left in registers and caches is read again.
+KERNELS_APART = 2.0
+# Operations from which on a value takes longer than a store to a cache and loads from there.
+EXPENSIVE = 10.0
 # The part of a cache that a loop's data may fill and still be found there.
 USABLE = 0.75
-# Ways of the cache in front of each level.
-WAYS = {"L2": 8, "L3": 16, "memory": 16}
 
 
 @dataclass(frozen=True)
 class Cost:
-    """operations, accesses, waits, jumps: slots of one core, if it did everything.  again: those of operations that
-    tiles repeat for want of a place to keep what they share.  jumps: for lines from beyond L2 that no prefetcher
-    foresees.  moved: bytes from each level.  tasks: what threads share."""
+    """operations, accesses: of vectors, by one core, if it did everything.  waits: for operations that need the one
+    before, in latencies of an FMA.  again: those of operations that tiles repeat for want of a place to keep what they
+    share.  jumps: lines from beyond L2 that no prefetcher foresees.  moved: bytes from each level.  tasks: what threads
+    share."""
 
     operations: float = 0.0
     accesses: float = 0.0
@@ -85,21 +66,27 @@ class Cost:
         """The same with bytes that are moved, and jumps."""
         return Cost(self.operations, self.accesses, self.waits, self.again, jumps, moved, self.tasks)
 
-    @property
-    def core(self) -> float:
-        """Slots, before bytes are looked at."""
-        parts = (self.operations, self.accesses, self.waits)
-        return max(parts) + EXPOSED * (sum(parts) - max(parts)) + self.jumps
+    def core(self, target: Target) -> float:
+        """Cycles, before bytes are looked at."""
+        parts = (self.operations / target.fma, self.accesses / target.load, self.waits * target.fma_latency)
+        return max(parts) + EXPOSED * (sum(parts) - max(parts)) + self.jumps * target.jump
 
-    def seconds(self, machine: Device) -> float:
+    def seconds(self, target: Target) -> float:
         """The time on all cores of a machine."""
-        threads = max(1, min(machine.cores, self.tasks))
+        threads = max(1, min(target.cores, self.tasks))
         rounds = -(-self.tasks // threads) / self.tasks  # the last round may not fill all threads
-        parts = [self.core / SLOTS * rounds]
+        parts = [self.core(target) / target.clock * rounds]
         for level, nbytes in self.moved.items():
-            sharing = min(threads, MEMORY_CORES) if level == "memory" else 1 / rounds
-            parts.append(nbytes / (BANDWIDTH[level] * sharing))
-        return LAUNCH[threads > 1] + max(parts) + EXPOSED * (sum(parts) - max(parts))
+            parts.append(nbytes / _bandwidth(level, threads, rounds, target))
+        launch = target.launch_shared if threads > 1 else target.launch
+        return launch + max(parts) + EXPOSED * (sum(parts) - max(parts))
+
+
+def _bandwidth(level: str, threads: int, rounds: float, target: Target) -> float:
+    """Bytes a second that so many threads get from a level."""
+    if level == "memory":
+        return min(threads * target.memory, target.memory_shared)
+    return (target.l2 if level == "L2" else target.l3).bandwidth * target.clock / rounds
 
 
 class Candidate(NamedTuple):
@@ -108,9 +95,9 @@ class Candidate(NamedTuple):
     root: UOp
     cost: Cost | None
 
-    def seconds(self, machine: Device) -> float:
+    def seconds(self, target: Target) -> float:
         """The predicted time."""
-        return math.inf if self.cost is None else self.cost.seconds(machine)
+        return math.inf if self.cost is None else self.cost.seconds(target)
 
 
 # ---------------------------------------------------------------------------------------------------- a loop nest --
@@ -153,12 +140,12 @@ class _Array:
 class Model:
     """The cost of a kernel's nest under different sizes."""
 
-    def __init__(self, nest: Nest, machine: Device) -> None:
-        self.nest, self.machine = nest, machine
+    def __init__(self, nest: Nest, target: Target) -> None:
+        self.nest, self.target = nest, target
         self.axis = {r: a for a, r in enumerate(nest.outputs) if r is not None}
         # what is alike is one item, with how much of it there is
         weights: dict[tuple[tuple[UOp, ...], frozenset[UOp]], float] = {}
-        for u, weight in operations(nest.values):
+        for u, weight in operations(nest.values, target):
             if weight and u.ranges:
                 key = u.ranges, nest.around.get(u, frozenset())
                 weights[key] = weights.get(key, 0.0) + weight
@@ -191,7 +178,7 @@ class Model:
         """A REDUCE: the output axes that it depends on, how often the reductions around it run, its own steps, and what
         one of them waits for."""
         axes, around = self._split(u.ranges)
-        return axes, around, trips(u.src[1:]), CHAIN * (2.0 if u.arg.op in (Ops.MAX, Ops.MIN) else 1.0)
+        return axes, around, trips(u.src[1:]), MAXIMUM_CHAIN if u.arg.op in (Ops.MAX, Ops.MIN) else 1.0
 
     def _array(self, steps: dict[UOp, int | None], slot: int, itemsize: int, around: frozenset[UOp]) -> _Array:
         axes = {self.axis[r]: step for r, step in steps.items() if r in self.axis}
@@ -250,23 +237,23 @@ class Model:
         what it takes."""
         loops = self.loops(opts)
         core = self._core(loops)
-        alone = core.seconds(self.machine)
-        return alone if alone > most else core.beside(*self._moved(loops, False)).seconds(self.machine)
+        alone = core.seconds(self.target)
+        return alone if alone > most else core.beside(*self._moved(loops, False)).seconds(self.target)
 
     def least(self, opts: Any) -> float:
         """Seconds that no sizes with the lanes of ``opts`` undercut: nothing is computed or read twice, all cores are
         busy."""
-        shape, m = self.nest.shape, self.machine
+        shape, m = self.nest.shape, self.target
         whole = _Loops(shape, (1,) * len(shape), opts)
         work = sum(weight * _vectors(axes, inner, whole) for (axes, inner, _), weight in self.work.items())
         turns = sum(n * _vectors(axes, around * own, whole) for (axes, around, own, _), n in self.chains.items())
-        work += turns * TURN / MOST_SUMS
+        work += turns * TURN / m.accumulators
         once = self._together([_footprint(a, shape) for a in self.arrays])
-        moved = {level: once for level, size in _caches(m).items() if once > size * USABLE}
+        moved = {level: once for level, size, _ in _caches(m) if once > size * USABLE}
         across = [n * _footprint(a, shape) for a, n in zip(self.arrays, self.times) if a.across]
         far = sum(across) if "L3" in moved else 0.0
-        tasks = int(work * opts.lanes * opts.reduce_lanes // CHUNK_WORK) // m.cores * m.cores
-        return Cost(operations=work, jumps=JUMP * far / LINE, moved=moved, tasks=max(tasks, 1)).seconds(m)
+        tasks = int(work * opts.lanes * opts.reduce_lanes // m.chunk) // m.cores * m.cores
+        return Cost(operations=work, jumps=far / LINE, moved=moved, tasks=max(tasks, 1)).seconds(m)
 
     # -- a core
 
@@ -295,27 +282,27 @@ class Model:
             operations += math.prod(count) * TURN
         accesses = 0.0
         for array, n in zip(self.arrays, self.times):
-            accesses += n * _runs(array, loops)
+            accesses += n * _runs(array, loops, self.target)
         tasks = math.prod([count[a] for a in opts.threads])
-        small = int((operations + accesses) * opts.lanes * opts.reduce_lanes // CHUNK_WORK)
+        small = int((operations + accesses) * opts.lanes * opts.reduce_lanes // self.target.chunk)
         return Cost(operations, accesses, waits, repeated, tasks=max(min(tasks, small), 1))
 
     # -- memory
 
     def _moved(self, loops: _Loops, crowded: bool) -> tuple[dict[str, float], float]:
-        """Bytes that each level hands to the one before it, and slots that jumps to lines beyond L2 take."""
+        """Bytes that each level hands to the one before it, and jumps to lines beyond L2."""
         threads = loops.opts.threads
         order = [*threads, *(a for a in range(len(loops.trips)) if a not in threads)]
         order = [a for a in order if loops.trips[a] > 1]
         grown = self._grown(order, loops)
         moved: dict[str, float] = {}
         jumps = 0.0
-        for level, size in _caches(self.machine).items():
-            came = self._misses(size, WAYS[level] if crowded else 0, order, grown, loops)
+        for level, size, ways in _caches(self.target):
+            came = self._misses(size, ways if crowded else 0, order, grown, loops)
             moved[level] = self._together(came)
             if level == "L3" and moved[level]:
                 far = [n if _jumps(a, order, loops) else 0.0 for a, n in zip(self.arrays, came)]
-                jumps = JUMP * self._together(far) / LINE
+                jumps = self._together(far) / LINE
         return moved, jumps
 
     def _grown(self, order: list[int], loops: _Loops) -> list[list[float]]:
@@ -360,9 +347,10 @@ class Model:
         return sum(largest.values())
 
 
-def _caches(machine: Device) -> dict[str, int]:
-    """For each level, the bytes of the cache in front of it that one core has."""
-    return {"L2": machine.l1d, "L3": machine.l2, "memory": machine.l3 // max(machine.cores, 1)}
+def _caches(target: Target) -> tuple[tuple[str, int, int], ...]:
+    """For each level, the bytes and ways of the cache in front of it that one core has."""
+    l1, l2, l3 = target.l1, target.l2, target.l3
+    return ("L2", l1.size, l1.ways), ("L3", l2.size, l2.ways), ("memory", target.l3_of_core, l3.ways)
 
 
 def _vectors(axes: tuple[int, ...], inner: int, loops: _Loops) -> float:
@@ -375,8 +363,8 @@ def _vectors(axes: tuple[int, ...], inner: int, loops: _Loops) -> float:
     return n / loops.opts.reduce_lanes if inner > 1 else n
 
 
-def _runs(array: _Array, loops: _Loops) -> float:
-    """Accesses of whole vectors, or as many slots as what lanes do not find side by side takes."""
+def _runs(array: _Array, loops: _Loops, target: Target) -> float:
+    """Accesses of whole vectors, or as many as what lanes do not find side by side takes the time of."""
     opts = loops.opts
     n = float(array.inner)
     for a in array.loops:
@@ -384,9 +372,9 @@ def _runs(array: _Array, loops: _Loops) -> float:
     if opts.lanes > 1 and opts.vector in array.axes:
         step = array.axes[opts.vector]
         if step in SMALL_STEPS:
-            return (1.0 if step == 1 else PICKED) * n / opts.lanes
+            return (1.0 if step == 1 else target.picked) * n / opts.lanes
         square = any(step == 1 and loops.tile[a] >= opts.lanes for a, step in array.axes.items())
-        return TRANSPOSED * n / opts.lanes if square else n * SCATTERED
+        return target.transposed(opts.lanes) * n / opts.lanes if square else n * SCATTERED
     if opts.reduce_lanes > 1 and array.inner > 1:
         return n / opts.reduce_lanes if array.beside else n * SCATTERED
     return n
@@ -423,7 +411,7 @@ def _crowding(array: _Array, footprint: float, way: int) -> float:
     return max(way / (way // math.gcd(array.stride, way) * run), 1.0)
 
 
-def operations(values: list[UOp]) -> Iterable[tuple[UOp, float]]:
+def operations(values: list[UOp], target: Target) -> Iterable[tuple[UOp, float]]:
     """The operations of a nest, and how many simple ones each takes; a product that a reduction adds takes none of
     its own."""
     order = toposort(values)
@@ -436,13 +424,38 @@ def operations(values: list[UOp]) -> Iterable[tuple[UOp, float]]:
         if u.dtype in (dtypes.index, dtypes.void):
             continue
         if u.op is Ops.REDUCE:
-            yield u.src[0], MAXIMUM if u.arg.op in (Ops.MAX, Ops.MIN) else 1.0
+            yield u.src[0], target.maximum if u.arg.op in (Ops.MAX, Ops.MIN) else 1.0
         elif u.op in ALU:
             users = uses.get(u, [])
             fused = len(users) == 1 and users[0].op is Ops.REDUCE and users[0].arg.op is Ops.ADD and u.dtype.is_float
-            yield u, 0.0 if fused or _is_widening(u) else WEIGHTS.get(u.op, 1.0)
+            yield u, 0.0 if fused else slots_of(u, target)
 
 
-def _is_widening(u: UOp) -> bool:
-    """A half as float32: part of loading it, or of nothing where pairs are multiplied."""
-    return u.op is Ops.CAST and u.src[0].dtype.is_half and u.dtype is dtypes.float32
+@dataclass(frozen=True)
+class Weights:
+    """Seconds of one core by which passes over whole expressions weigh computing against writing down, before there are
+    loops to look at: a simple operation on one element of 32 bits, a byte to or from memory, a kernel more."""
+
+    operation: float
+    byte: float
+    kernel: float
+
+
+def weights(target: Target) -> Weights:
+    """Those of a machine."""
+    lanes = target.vector_bytes / 4
+    return Weights(
+        operation=RECOMPUTED / (target.fma * target.clock * lanes),
+        byte=1 / target.memory,
+        kernel=KERNELS_APART * target.launch_shared,
+    )
+
+
+def expensive(u: UOp, target: Target) -> bool:
+    """Whether an operation is a function of numbers that takes many simple ones."""
+    return u.op in ALU and u.dtype.is_float and slots_of(u, target) > EXPENSIVE
+
+
+def slots_of(u: UOp, target: Target) -> float:
+    """How many simple operations on vectors an operation takes the time of."""
+    return target.slots(issue_of(u), u.dtype.itemsize)

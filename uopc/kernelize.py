@@ -21,10 +21,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from uopc.blockize.sizes import most_width
+from uopc.cost import CACHED, expensive, slots_of, weights
 from uopc.dtype import dtypes
-from uopc.ops import ALU, ELEMENTARY, MOVEMENT, Level, Ops, Order
+from uopc.ops import ALU, MOVEMENT, Level, Ops, Order
 from uopc.rangeify.movement import reshape_groups
-from uopc.rates import ALU_TIME, BLOCK_WIDTH, BYTE_TIME, CACHED, LAUNCH_TIME, TRANSCENDENTAL
+from uopc.runtime.device import host
+from uopc.target import Target
 from uopc.uop import UOp, sink, toposort
 
 # A value that no parallel loop encloses is computed again in every chunk of the loop.
@@ -34,6 +37,9 @@ BROADCAST_FACTOR = 4
 BROADCAST_WORK = 4096
 # A kernel longer than this is cut, so that the C compiler's time stays linear in the graph.
 MAX_KERNEL_OPS = 400
+# Simple operations that a value takes at most where it is computed again: what takes longer is kept in a tile by
+# blockize where a row uses it twice.
+MOST_AGAIN = 20.0
 # More uses than this at different indices are not followed.
 MAX_INSTANCES = 24
 # STACKs and CATs of more or dearer sources are written source by source; others are a choice made for each element.
@@ -46,7 +52,6 @@ SPLIT_ELEMENTS = 1 << 17
 SPLIT_PART = 1 << 15
 SPLIT_MAX_PARTS = 256
 
-_DEAR = ELEMENTARY | {Ops.FMOD}
 _WRITTEN = frozenset({Ops.REDUCE, Ops.STAGE, Ops.COMPONENT})
 _CHOICE = frozenset({Ops.STACK, Ops.CAT})
 # Below these, an index is the same one or in another order; below others it may be anything.
@@ -99,24 +104,27 @@ class _Kernel:
 class _Costs:
     """Seconds to compute one element of a node from what is in memory; a REDUCE below counts as a load."""
 
-    def __init__(self, order: list[UOp]) -> None:
+    def __init__(self, order: list[UOp], target: Target) -> None:
+        self.weights = weights(target)
+        operation = self.weights.operation
         self.time: dict[UOp, float] = {}
         for u in order:
             if u.op is Ops.REDUCE:
                 count = math.prod(u.src[0].shape[a] for a in u.arg.axes)
-                self.time[u] = count * (self.below(u.src[0]) + ALU_TIME)
+                self.time[u] = count * (self.below(u.src[0]) + operation)
             elif u.op is Ops.CASCADE:
-                self.time[u] = sum(math.prod(s.shape) * (self.below(s) + ALU_TIME) for s in u.src)
+                self.time[u] = sum(math.prod(s.shape) * (self.below(s) + operation) for s in u.src)
             elif u.op is Ops.COMPONENT:
                 self.time[u] = self.time[u.src[0]] / max(math.prod(u.shape), 1)
             elif u.op in (Ops.BUFFER, Ops.STAGE):
-                self.time[u] = u.dtype.itemsize * BYTE_TIME * CACHED
+                self.time[u] = u.dtype.itemsize * self.weights.byte * CACHED
             else:
-                own = ALU_TIME * (TRANSCENDENTAL if u.op in _DEAR else 1.0) if u.op in ALU else 0.0
+                slots = min(slots_of(u, target), MOST_AGAIN) if u.op in ALU else 0.0
+                own = operation * slots * max(u.dtype.itemsize / 4, 1)
                 self.time[u] = own + sum(self.below(s) for s in u.src)
 
     def below(self, u: UOp) -> float:
-        return u.dtype.itemsize * BYTE_TIME * CACHED if u.op in _WRITTEN else self.time[u]
+        return u.dtype.itemsize * self.weights.byte * CACHED if u.op in _WRITTEN else self.time[u]
 
 
 def _index_below(u: UOp, axes: Axes, kernel: _Kernel) -> list[Axes]:
@@ -200,10 +208,11 @@ def runs(sources: tuple[UOp, ...]) -> Iterator[tuple[int, int]]:
 class _Cuts:
     """The traversal: every node after all its users."""
 
-    def __init__(self, root: UOp, fuse_reduce: bool | None) -> None:
-        self.fuse_reduce = fuse_reduce
+    def __init__(self, root: UOp, fuse_reduce: bool | None, target: Target) -> None:
+        self.fuse_reduce, self.target = fuse_reduce, target
         self.order = toposort(root)
-        self.costs = _Costs(self.order)
+        self.costs = _Costs(self.order, target)
+        self.weights = self.costs.weights
         # each with whether its index is that of the kernel's output, axis by axis
         self.instances: dict[UOp, dict[tuple[_Kernel, Axes], bool]] = {}
         self.consumers: dict[UOp, int] = {}
@@ -342,7 +351,7 @@ class _Cuts:
         if any(_reaches(a, b, self.place) for a in roots for b in roots if a is not b):
             return False
         rows = {kernel: kernel.rows_with(axes) for kernel, axes in self.instances[u]}
-        if any(kernel.trips(kernel.own - common) > BLOCK_WIDTH for kernel, common in rows.items()):
+        if any(kernel.trips(kernel.own - common) > most_width(self.target) for kernel, common in rows.items()):
             return False
         for kernel, common in rows.items():
             kernel.rows = common
@@ -350,7 +359,7 @@ class _Cuts:
 
     def cheap_choice(self, u: UOp) -> bool:
         return len(u.src) <= MAX_INLINE_SOURCES and all(
-            self.costs.below(s) <= 8 * ALU_TIME + s.dtype.itemsize * BYTE_TIME for s in u.src
+            self.costs.below(s) <= 8 * self.weights.operation + s.dtype.itemsize * self.weights.byte for s in u.src
         )
 
     def evaluations(self, u: UOp) -> int:
@@ -368,7 +377,7 @@ class _Cuts:
         if size > 1 and not any(kernel.shared for kernel, _ in self.instances[u]):
             # a kernel with one result runs on one thread; in a kernel of its own the value is shared out
             again += self.costs.time[u] * size / 2
-        return again, size * u.dtype.itemsize * BYTE_TIME * (1 + len(self.instances[u])) + LAUNCH_TIME
+        return again, size * u.dtype.itemsize * self.weights.byte * (1 + len(self.instances[u])) + self.weights.kernel
 
     def broadcast(self, u: UOp) -> bool:
         """The broadcast rule: a computed value that loops repeat which it does not depend on."""
@@ -376,8 +385,8 @@ class _Cuts:
         evaluations = self.evaluations(u)
         if not size or evaluations < BROADCAST_FACTOR * size or not self.last_before_broadcast(u):
             return False
-        work = (evaluations - size) * self.costs.time[u] / ALU_TIME
-        return work >= BROADCAST_WORK and self.recompute_loses(u) and not _from_nothing(u)
+        work = (evaluations - size) * self.costs.time[u] / self.weights.operation
+        return work >= BROADCAST_WORK and self.recompute_loses(u) and not _from_nothing(u, self.target)
 
     def last_before_broadcast(self, u: UOp) -> bool:
         """Whether a user repeats ``u``: the cut belongs at the end of a chain, not at each step of it."""
@@ -408,13 +417,13 @@ def _widened_memory(u: UOp) -> bool:
     return base is not u and base.op is Ops.BUFFER and base.dtype is dtypes.bfloat16
 
 
-def _from_nothing(u: UOp) -> bool:
+def _from_nothing(u: UOp, target: Target) -> bool:
     """Whether a value reads no memory and is cheap: a mask or a position, which is an index expression and never
     materialises."""
     seen, stack = {u}, [u]
     while stack:
         top = stack.pop()
-        if top.op in (Ops.BUFFER, Ops.REDUCE, Ops.STAGE) or top.op in _DEAR:
+        if top.op in (Ops.BUFFER, Ops.REDUCE, Ops.STAGE) or expensive(top, target):
             return False
         for s in top.src:
             if s not in seen:
@@ -470,10 +479,13 @@ def _slice(x: UOp, axis: int, first: int, last: int) -> UOp:
     return x if first == 0 and last == x.shape[axis] else UOp(Ops.SHRINK, (x,), bounds)
 
 
-def stage_broadcast_compute(roots: list[UOp], factor: int = BROADCAST_FACTOR) -> list[UOp]:
+def stage_broadcast_compute(
+    roots: list[UOp], factor: int = BROADCAST_FACTOR, target: Target | None = None
+) -> list[UOp]:
     """``roots`` with a STAGE under each EXPAND that repeats a computed value at least ``factor`` times, and saves
     enough work by it."""
-    costs = _Costs(toposort(roots))
+    target = target or host()
+    costs = _Costs(toposort(roots), target)
     targets: dict[UOp, None] = {}
     for u in toposort(roots):
         if u.op is not Ops.EXPAND:
@@ -482,18 +494,19 @@ def stage_broadcast_compute(roots: list[UOp], factor: int = BROADCAST_FACTOR) ->
         while source.op in MOVEMENT and source.op is not Ops.EXPAND:
             source = source.src[0]
         repeats = math.prod(u.shape) // max(math.prod(u.src[0].shape), 1)
-        work = (repeats - 1) * math.prod(u.src[0].shape) * costs.time[source] / ALU_TIME
-        if source.op in ALU and repeats >= factor and work >= BROADCAST_WORK and not _from_nothing(source):
+        work = (repeats - 1) * math.prod(u.src[0].shape) * costs.time[source] / costs.weights.operation
+        if source.op in ALU and repeats >= factor and work >= BROADCAST_WORK and not _from_nothing(source, target):
             targets[source] = None
     return UOp.wrap(roots, list(targets), lambda u: UOp(Ops.STAGE, (u,), Level.KERNEL)) if targets else list(roots)
 
 
-def kernelize(root: UOp, fuse_reduce: bool | None = None) -> UOp:
-    """The graph of ``root`` (a SINK) with a STAGE around each value that is written down."""
+def kernelize(root: UOp, fuse_reduce: bool | None = None, target: Target | None = None) -> UOp:
+    """The graph of ``root`` (a SINK) with a STAGE around each value that is written down, for a machine: this one where
+    nobody says."""
     roots = list(root.src) if fuse_reduce is True else split_reductions(list(root.src))
     # what a STAGE writes down is written down for every user of it: the old STAGEs go, and one comes for each cut
     root = sink(*roots)
-    cuts = _Cuts(root, fuse_reduce).run()
+    cuts = _Cuts(root, fuse_reduce, target or host()).run()
     order = toposort(root)
     rebuilt: dict[UOp, UOp] = {}
     for u in order:
@@ -527,21 +540,26 @@ class Decision:
     model: bool
 
 
-def decisions(root: UOp, fuse_reduce: bool | None = None) -> list[Decision]:
+def decisions(root: UOp, fuse_reduce: bool | None = None, target: Target | None = None) -> list[Decision]:
     """What ``kernelize`` decides about ``root``: one entry for each value that could be either written down or computed
     more than once."""
     roots = list(root.src) if fuse_reduce is True else split_reductions(list(root.src))
     root = sink(*roots)
-    cuts = _Cuts(root, fuse_reduce)
+    target = target or host()
+    cuts = _Cuts(root, fuse_reduce, target)
     staged = cuts.run()
-    model = staged if fuse_reduce is None else _Cuts(root, None).run()
+    model = staged if fuse_reduce is None else _Cuts(root, None, target).run()
     results = {s.src[0] if s.op is Ops.STAGE else s for s in root.src}
     out = []
     for u in cuts.order:
         if u in results or not cuts.instances.get(u) or u.op in (Ops.CASCADE, Ops.STATE):
             continue
         size, evaluations = math.prod(u.shape), cuts.evaluations(u)
-        if u in staged or u.op is Ops.REDUCE or (u.op in ALU and evaluations > size > 1 and not _from_nothing(u)):
+        if (
+            u in staged
+            or u.op is Ops.REDUCE
+            or (u.op in ALU and evaluations > size > 1 and not _from_nothing(u, target))
+        ):
             again, down = cuts.prices(u)
             if u in cuts.together and u not in staged:
                 again, evaluations = 0.0, size

@@ -375,6 +375,27 @@ class Stage(Flag):
     ALL = TENSOR | TILED | LOOP | REGISTER | LINEAR
 
 
+class Issue(NamedTuple):
+    """What an op takes of a processor for one vector of 32-bit lanes, as an operator of C: ``simple`` operations, each
+    of which takes a slot of a port that does FMAs; ``divisions`` and square roots, which have a unit of their own; and
+    ``scalar``: operations on single lanes, in units of a division of integers.  How long each takes, the target says.
+    What an op takes that ``decompose`` takes apart is counted there (``uopc.issue``)."""
+
+    simple: float = 0.0
+    divisions: float = 0.0
+    scalar: float = 0.0
+
+    def __add__(self, other: Issue) -> Issue:  # type: ignore[override]
+        return Issue(*(a + b for a, b in zip(self, other)))
+
+
+FREE = Issue()
+ONE = Issue(1.0)
+DIVISION = Issue(divisions=1.0)
+# A call of libm for each lane takes about so many divisions of integers.
+CALL = Issue(scalar=4.0)
+
+
 @dataclass(frozen=True)
 class OpInfo:
     """One row of the table.  ``arity`` is (least, most); most is None where any number of sources may follow."""
@@ -385,6 +406,7 @@ class OpInfo:
     stages: Stage
     arg: type | tuple[type, ...] | None = None
     flags: Flags = Flags.NONE
+    issue: Issue = FREE
 
 
 TENSORS = Stage.TENSOR | Stage.TILED
@@ -395,20 +417,22 @@ def _movement(arg: type) -> OpInfo:
     return OpInfo((1, 1), DTypeRule.FIRST, Kind.MOVEMENT, TENSORS, arg)
 
 
-def _unary(flags: Flags = Flags.FLOAT_ONLY, stages: Stage = Stage.ALL) -> OpInfo:
-    return OpInfo((1, 1), DTypeRule.SAME, Kind.ALU, stages, None, flags)
+def _unary(flags: Flags = Flags.FLOAT_ONLY, issue: Issue = ONE) -> OpInfo:
+    return OpInfo((1, 1), DTypeRule.SAME, Kind.ALU, Stage.ALL, None, flags, issue)
 
 
-def _binary(flags: Flags = Flags.NONE, stages: Stage = Stage.ALL) -> OpInfo:
-    return OpInfo((2, 2), DTypeRule.SAME, Kind.ALU, stages, None, flags)
+def _binary(flags: Flags = Flags.NONE, issue: Issue = ONE) -> OpInfo:
+    return OpInfo((2, 2), DTypeRule.SAME, Kind.ALU, Stage.ALL, None, flags, issue)
 
 
 def _compare(flags: Flags = Flags.NONE) -> OpInfo:
-    return OpInfo((2, 2), DTypeRule.BOOL, Kind.ALU, Stage.ALL, None, flags)
+    return OpInfo((2, 2), DTypeRule.BOOL, Kind.ALU, Stage.ALL, None, flags, ONE)
 
 
-def _structure(least: int, most: int | None, dtype: DTypeRule, stages: Stage, arg: Any = None) -> OpInfo:
-    return OpInfo((least, most), dtype, Kind.STRUCTURE, stages, arg)
+def _structure(
+    least: int, most: int | None, dtype: DTypeRule, stages: Stage, arg: Any = None, issue: Issue = FREE
+) -> OpInfo:
+    return OpInfo((least, most), dtype, Kind.STRUCTURE, stages, arg, issue=issue)
 
 
 _MONOID = Flags.COMMUTATIVE | Flags.ASSOCIATIVE
@@ -429,8 +453,9 @@ TABLE: dict[Ops, OpInfo] = {
     Ops.AFTER: _structure(1, None, DTypeRule.FIRST, LOOPS),
     Ops.END: _structure(1, None, DTypeRule.VOID, LOOPS),
     Ops.REDUCE: _structure(1, None, DTypeRule.FIRST, Stage.ALL, ReduceArg),
-    Ops.HREDUCE: _structure(1, 1, DTypeRule.GIVEN, LOOPS, Ops),  # the lanes of a vector, in halves
-    Ops.SHUFFLE: _structure(2, 2, DTypeRule.SAME, LOOPS, tuple),  # lanes of both, by number
+    # the lanes of a vector, in halves: a shuffle and an operation for about three of them
+    Ops.HREDUCE: _structure(1, 1, DTypeRule.GIVEN, LOOPS, Ops, Issue(6.0)),
+    Ops.SHUFFLE: _structure(2, 2, DTypeRule.SAME, LOOPS, tuple, ONE),  # lanes of both, by number
     # Reductions of one axis, each using the earlier ones' running values (STATE): for each the body, and its
     # correction.
     Ops.CASCADE: _structure(1, None, DTypeRule.VOID, TENSORS, CascadeArg),
@@ -451,39 +476,41 @@ TABLE: dict[Ops, OpInfo] = {
     ),  # a new first axis; lanes of a vector in loops
     Ops.CAT: OpInfo((1, None), DTypeRule.FIRST, Kind.SOURCE, TENSORS, int),  # one after another along axis arg
     Ops.GATHER: OpInfo((2, None), DTypeRule.FIRST, Kind.SOURCE, TENSORS),  # x and an integer index for each axis of it
-    Ops.CAST: OpInfo((1, 1), DTypeRule.GIVEN, Kind.ALU, Stage.ALL),
-    Ops.BITCAST: OpInfo((1, 1), DTypeRule.GIVEN, Kind.ALU, Stage.ALL),
-    Ops.RECIP: _unary(),
-    Ops.SQRT: _unary(),
-    Ops.EXP: _unary(),
-    Ops.EXP2: _unary(),
-    Ops.EXPM1: _unary(),
-    Ops.LOG: _unary(),
-    Ops.LOG2: _unary(),
-    Ops.LOG1P: _unary(),
-    Ops.SIN: _unary(),
-    Ops.COS: _unary(),
-    Ops.TAN: _unary(),
-    Ops.TANH: _unary(),
-    Ops.ERF: _unary(),
-    Ops.NDTR: _unary(),  # the distribution function of a standard normal number
+    Ops.CAST: OpInfo((1, 1), DTypeRule.GIVEN, Kind.ALU, Stage.ALL, issue=ONE),
+    Ops.BITCAST: OpInfo((1, 1), DTypeRule.GIVEN, Kind.ALU, Stage.ALL),  # no instruction
+    Ops.RECIP: _unary(issue=DIVISION),
+    Ops.SQRT: _unary(issue=DIVISION),
+    Ops.EXP: _unary(issue=CALL),
+    Ops.EXP2: _unary(issue=CALL),
+    Ops.EXPM1: _unary(issue=CALL),
+    Ops.LOG: _unary(issue=CALL),
+    Ops.LOG2: _unary(issue=CALL),
+    Ops.LOG1P: _unary(issue=CALL),
+    Ops.SIN: _unary(issue=CALL),
+    Ops.COS: _unary(issue=CALL),
+    Ops.TAN: _unary(issue=CALL),
+    Ops.TANH: _unary(issue=CALL),
+    Ops.ERF: _unary(issue=CALL),
+    Ops.NDTR: _unary(issue=CALL),  # the distribution function of a standard normal number
     Ops.ABS: _unary(Flags.NONE),
     Ops.FLOOR: _unary(),
     Ops.CEIL: _unary(),
     Ops.ROUND: _unary(),  # half to even
     Ops.TRUNC: _unary(),
     # what the argument, a table of 16 numbers, holds at the low four bits of an index
-    Ops.LOOKUP: OpInfo((1, 1), DTypeRule.GIVEN, Kind.ALU, Stage.ALL, tuple),
+    Ops.LOOKUP: OpInfo((1, 1), DTypeRule.GIVEN, Kind.ALU, Stage.ALL, tuple, issue=ONE),
     Ops.ADD: _binary(_MONOID),
     Ops.MUL: _binary(_MONOID),
-    Ops.DIV: _binary(Flags.FLOAT_ONLY),
-    Ops.IDIV: _binary(Flags.INT_ONLY),  # rounds towards minus infinity; by 0 it is 0, as NumPy's
-    Ops.MOD: _binary(Flags.INT_ONLY),  # has the divisor's sign; by 0 it is 0, as NumPy's
-    Ops.FMOD: _binary(Flags.FLOAT_ONLY),  # C's: has the dividend's sign
-    Ops.POW: _binary(Flags.FLOAT_ONLY),
-    Ops.LDEXP: _binary(Flags.FLOAT_ONLY),  # a * 2^floor(b), rounded once, for |b| <= 254; float32, made by decompose
-    Ops.MAX: _binary(_LATTICE),  # NaN if either is
-    Ops.MIN: _binary(_LATTICE),
+    Ops.DIV: _binary(Flags.FLOAT_ONLY, DIVISION),
+    Ops.IDIV: _binary(Flags.INT_ONLY, Issue(scalar=1.0)),  # rounds towards minus infinity; by 0 it is 0, as NumPy's
+    Ops.MOD: _binary(Flags.INT_ONLY, Issue(scalar=1.0)),  # has the divisor's sign; by 0 it is 0, as NumPy's
+    Ops.FMOD: _binary(Flags.FLOAT_ONLY, CALL),  # C's: has the dividend's sign
+    Ops.POW: _binary(Flags.FLOAT_ONLY, Issue(scalar=8.0)),
+    Ops.LDEXP: _binary(
+        Flags.FLOAT_ONLY, Issue(2.0)
+    ),  # a * 2^floor(b), rounded once, for |b| <= 254; float32, made by decompose
+    Ops.MAX: _binary(_LATTICE, Issue(3.0)),  # NaN if either is: a comparison and a selection pass it on
+    Ops.MIN: _binary(_LATTICE, Issue(3.0)),
     Ops.CMPLT: _compare(),
     Ops.CMPLE: _compare(),
     Ops.CMPEQ: _compare(Flags.COMMUTATIVE),
@@ -497,14 +524,14 @@ TABLE: dict[Ops, OpInfo] = {
     ),  # arithmetic for signed types; by the width or more: 0, or -1 where the value is negative
     # Two values as bfloat16, the first in the lower half of a word.  float32 is rounded to nearest even; what is below
     # its normal numbers may become 0.
-    Ops.PAIR: OpInfo((2, 2), DTypeRule.WORD, Kind.ALU, Stage.ALL),
-    Ops.WHERE: OpInfo((3, 3), DTypeRule.SELECT, Kind.ALU, Stage.ALL),
+    Ops.PAIR: OpInfo((2, 2), DTypeRule.WORD, Kind.ALU, Stage.ALL, issue=Issue(2.0)),
+    Ops.WHERE: OpInfo((3, 3), DTypeRule.SELECT, Kind.ALU, Stage.ALL, issue=ONE),
     # PAIRs a and b and a sum c: c + a.high * b.high, then that + a.low * b.low, each rounded to float32.  Operands and
     # sums below its normal numbers may count as 0.
-    Ops.DOT2: OpInfo((3, 3), DTypeRule.DOT, Kind.ALU, Stage.ALL),
+    Ops.DOT2: OpInfo((3, 3), DTypeRule.DOT, Kind.ALU, Stage.ALL, issue=ONE),
     # a * b + c, rounded once where the processor has an instruction for it, else twice: made where a sum takes its
     # products, and by decompose; the C compiler makes none
-    Ops.FMA: OpInfo((3, 3), DTypeRule.SAME, Kind.ALU, Stage.ALL, flags=Flags.FLOAT_ONLY),
+    Ops.FMA: OpInfo((3, 3), DTypeRule.SAME, Kind.ALU, Stage.ALL, flags=Flags.FLOAT_ONLY, issue=ONE),
 }
 assert set(TABLE) == set(Ops)
 

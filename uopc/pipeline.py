@@ -39,9 +39,10 @@ from uopc.opt.words import words
 from uopc.options import Options, current, environment
 from uopc.rangeify import Ctx, Opts, lower_stores
 from uopc.render_c import TilesTooLarge, render_c
-from uopc.runtime.device import Device, device
+from uopc.runtime.device import host
 from uopc.simplify import simplify
 from uopc.summation import summation
+from uopc.target import Target
 from uopc.uop import DType, UOp, format_graph, sink, toposort
 from uopc.widen import widen
 
@@ -51,7 +52,7 @@ class Settings:
     """What a stage may depend on besides its graph."""
 
     options: Options
-    machine: Device
+    target: Target
 
 
 @dataclass(frozen=True)
@@ -84,12 +85,12 @@ def _rangeify(root: UOp, settings: Settings) -> UOp:
 
 
 def _schedule(root: UOp, settings: Settings) -> UOp:
-    return root if root.arg.settled or _by_user(root, settings) else schedule(root, settings.machine)
+    return root if root.arg.settled or _by_user(root, settings) else schedule(root, settings.target)
 
 
 def _blockize(root: UOp, settings: Settings) -> UOp:
     """In blocks.  TilesTooLarge, before anything is ranged, where their tiles take more than a stack has."""
-    blocked = root if root.arg.settled else blockize(root, settings.machine)
+    blocked = root if root.arg.settled else blockize(root, settings.target)
     kept = spec.tile_bytes(blocked, render.STACK_BYTES)
     if kept > render.STACK_BYTES:
         raise TilesTooLarge(f"{root.arg.name} would keep {kept} bytes in tiles, and a stack holds {render.STACK_BYTES}")
@@ -102,8 +103,8 @@ VALUE_STAGES = (  # what each value is, before it is asked how it is computed
 )
 TENSOR_STAGES = (
     *VALUE_STAGES,
-    Step("cascade", lambda g, s: cascade(g, s.options.fuse_reduce), Stage.TENSOR),
-    Step("kernelize", lambda g, s: kernelize(g, s.options.fuse_reduce), Stage.TENSOR),
+    Step("cascade", lambda g, s: cascade(g, s.options.fuse_reduce, s.target), Stage.TENSOR),
+    Step("kernelize", lambda g, s: kernelize(g, s.options.fuse_reduce, s.target), Stage.TENSOR),
     Step("agree", lambda g, s: agree(g), Stage.TENSOR),
     Step("layout", _layout, Stage.TENSOR),
 )
@@ -119,10 +120,10 @@ LOOP_STAGES = (
     Step("transpose", lambda g, s: transpose(g), Stage.LOOP),
     Step("accumulate", lambda g, s: accumulate(g), Stage.REGISTER),
     Step("decompose", lambda g, s: decompose(g), Stage.REGISTER),
-    Step("stream", lambda g, s: stream(g, s.machine), Stage.REGISTER),
+    Step("stream", lambda g, s: stream(g, s.target), Stage.REGISTER),
     Step("finish", lambda g, s: simplify(g), Stage.REGISTER),
     Step("linearize", lambda g, s: linearize(g), Stage.LINEAR),
-    Step("prefetch", lambda g, s: prefetch(g, s.machine), Stage.LINEAR),
+    Step("prefetch", lambda g, s: prefetch(g, s.target), Stage.LINEAR),
 )
 STAGES = (*TENSOR_STAGES, *KERNEL_STAGES, *LOOP_STAGES)
 DUMPS = (*(step.name for step in STAGES), "all")  # what UOPC_DUMP may be
@@ -167,11 +168,12 @@ def run_stages(steps: tuple[Step, ...], graph: UOp, settings: Settings) -> UOp:
 
 def to_linear(root: UOp) -> UOp:
     """A loop program (a SINK, written by hand or by ``rangeify``) through the stages up to LINEAR."""
-    return run_stages(LOOP_STAGES, root, _default_settings())
+    return run_stages(LOOP_STAGES, root, settings_for(Options()))
 
 
-def _default_settings() -> Settings:
-    return Settings(Options(), device())
+def settings_for(options: Options) -> Settings:
+    """What stages depend on where a plan is made for this machine; how much is measured changes no stage."""
+    return Settings(replace(options, tune=0), host())
 
 
 # -- plans
@@ -402,7 +404,9 @@ def compile_kernel(root: UOp, settings: Settings, tuned: UOp | None = None) -> K
     found = _kernels.get(key)
     if found is None:
         linear = run_stages(KERNEL_STAGES + LOOP_STAGES, start, settings)
-        found = _kernels[key] = Kernel(root.arg.name, render_c(linear, root.arg.name), linear, root, tuned)
+        found = _kernels[key] = Kernel(
+            root.arg.name, render_c(linear, root.arg.name, settings.target), linear, root, tuned
+        )
     return found
 
 
@@ -414,13 +418,13 @@ def kernel_candidates(root: UOp, settings: Settings, threads: int) -> list[Candi
         return []
     usual = _blockize(_schedule(root, settings), settings)
     found = {usual: Candidate(usual, None)}
-    for plain in schedules(root, settings.machine):
-        for candidate in block_candidates(plain, settings.machine):
+    for plain in schedules(root, settings.target):
+        for candidate in block_candidates(plain, settings.target):
             known = found.get(candidate.root)
             if known is None or known.cost is None:
                 found[candidate.root] = candidate
-    machine = replace(settings.machine, cores=threads)
-    order = sorted(found.values(), key=lambda c: (c.root is not usual, c.seconds(machine)))
+    target = replace(settings.target, cores=threads)
+    order = sorted(found.values(), key=lambda c: (c.root is not usual, c.seconds(target)))
     return [c._replace(root=c.root.replace(arg=c.root.arg._replace(settled=True))) for c in order]
 
 
@@ -444,7 +448,7 @@ def graphs(roots: Any, name: str) -> list[UOp]:
 def plan_for(root: UOp, options: Options) -> Plan:
     """The plan of a SINK whose sources are STAGEs.  Its kernels have the usual sizes; ``uopc.runtime.tune`` finds
     others."""
-    settings = Settings(replace(options, tune=0), device())
+    settings = settings_for(options)
     try:
         return _Split(run_stages(TENSOR_STAGES, root, settings), settings).run()
     except TilesTooLarge:

@@ -24,9 +24,9 @@ class Probe(Case):
 
     @property
     def flops(self) -> int:
-        from uopc.runtime.device import device
+        from uopc.runtime.device import host
 
-        return TASKS * STEPS * ACCUMULATORS * device().vector_bytes // 4 * self.lanes
+        return TASKS * STEPS * ACCUMULATORS * host().vector_bytes // 4 * self.lanes
 
     @property
     def moved(self) -> int:

@@ -8,7 +8,8 @@ from cases.machine import ACCUMULATORS, SIZE, STEPS, TASKS, Probe
 
 from peers import Prepared, Skip
 from uopc.runtime import Program
-from uopc.runtime.device import device
+from uopc.runtime.device import device, host
+from uopc.target import Feature
 
 VERSIONS = {"cpu": device().cpu_model}
 
@@ -50,12 +51,12 @@ STREAM_INTRINSIC = {64: "_mm512_stream_ps", 32: "_mm256_stream_ps", 16: "_mm_str
 
 
 def _body(name: str) -> str:
-    size = device().vector_bytes
+    size = host().vector_bytes
     x86 = "sse2" in device().cpu_features
     if name == "fma":
         step = "a{0} = a{0} * y + x;"
     elif name == "fma bfloat16":
-        if not (device().has_bf16_dot and size == 64):
+        if not (host().has(Feature.BF16_DOT) and size == 64):
             raise Skip("this processor has no bfloat16 dot product that the probe knows")
         step = "a{0} = (vec)_mm512_dpbf16_ps((__m512)a{0}, (__m512bh)x, (__m512bh)y);"
     else:
@@ -76,7 +77,7 @@ def source(name: str) -> str:
     """The C of a probe."""
     body = _body(name)
     more = "" if name.startswith("fma") else ", const float *d1"
-    text = HEAD.format(bytes=device().vector_bytes, tasks=TASKS, body=body, more=more)
+    text = HEAD.format(bytes=host().vector_bytes, tasks=TASKS, body=body, more=more)
     return text if "sse2" in device().cpu_features else text.replace("#include <immintrin.h>\n", "")
 
 

@@ -24,10 +24,9 @@ from uopc.inspect.recompute import (
     reductions_of_loops,
 )
 from uopc.options import Options
-from uopc.pipeline import Settings, make_plan
+from uopc.pipeline import Settings, make_plan, settings_for
 from uopc.render_c import render_c
 from uopc.runtime import Program
-from uopc.runtime.device import device
 from uopc.uop import Ops, UOp
 
 N, D = 96, 32
@@ -48,7 +47,7 @@ LOOP_FORMS: dict[str, Callable[[], UOp]] = {
 
 
 def settings(**fields: Any) -> Settings:
-    return Settings(Options(**fields), device())
+    return settings_for(Options(**fields))
 
 
 def kernels(fields: dict[str, Any], n: int = N, d: int = D) -> list[Any]:

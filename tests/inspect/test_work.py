@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fixed import ROOF
+from fixed import MACHINE, ROOF
 
 import uopc
 from uopc import Tensor
@@ -27,7 +27,7 @@ def rand(*shape: int) -> Tensor:
 
 
 def of(x: Tensor, vector_bytes: int = 64) -> Work:
-    return work(kernel(x).linear, vector_bytes)
+    return work(kernel(x).linear, MACHINE.narrowed(vector_bytes))
 
 
 def test_an_fma_is_one_operation() -> None:
@@ -70,11 +70,11 @@ def test_narrow_vectors_take_more_operations() -> None:
 
 def test_the_tightest_resource_decides() -> None:
     k = kernel(rand(1 << 16) * 2)
-    done = work(k.linear, 64)
-    assert predict(done, k, ROOF).bound == "L2"
+    done = work(k.linear, MACHINE)
+    assert predict(done, k, ROOF, MACHINE).bound == "L2"
     (of_x,) = [a for a in done.arguments if a.loaded]
     larger = [replace(a, read=1 << 30) if a is of_x else a for a in done.arguments]
-    assert predict(replace(done, arguments=larger), k, ROOF).bound == "memory"
+    assert predict(replace(done, arguments=larger), k, ROOF, MACHINE).bound == "memory"
     for bound, body, seconds in [
         ("operations", Body(operations=1e9), 1e9 / ROOF.all.mixed),
         ("operations", Body(operations=1e9, multiplies=1e9), 1e9 / (ROOF.all.flops / 32)),
@@ -82,25 +82,25 @@ def test_the_tightest_resource_decides() -> None:
         ("accesses", Body(stores=1e9), 2e9 * 64 / ROOF.all.copy["L1"]),
         ("latency", Body(chain=1e9), 1e9 * ROOF.all.latency / 2),
     ]:
-        said = predict(replace(done, bodies=[body]), k, ROOF)
+        said = predict(replace(done, bodies=[body]), k, ROOF, MACHINE)
         assert said.bound == bound and said.seconds == pytest.approx(seconds, rel=0.2)  # the last chunks fill no round
 
 
 def test_bodies_add_up() -> None:
     """What one loop computes cannot hide behind what another loads."""
     k = kernel(rand(1 << 16) * 2)
-    done = work(k.linear, 64)
+    done = work(k.linear, MACHINE)
     one, other = Body(operations=1e9), Body(loads=1e9)
-    seconds = [predict(replace(done, bodies=b), k, ROOF).seconds for b in ([one], [other], [one, other])]
+    seconds = [predict(replace(done, bodies=b), k, ROOF, MACHINE).seconds for b in ([one], [other], [one, other])]
     assert seconds[2] == pytest.approx(seconds[0] + seconds[1], rel=0.01)
-    together = predict(replace(done, bodies=[Body(operations=1e9, loads=1e9)]), k, ROOF).seconds
+    together = predict(replace(done, bodies=[Body(operations=1e9, loads=1e9)]), k, ROOF, MACHINE).seconds
     assert together == pytest.approx(max(seconds[:2]), rel=0.01)
 
 
 def test_where_an_argument_is_depends_on_when_it_was_last_used() -> None:
     k = kernel(rand(1 << 16) * 2)
-    done = work(k.linear, 64)
-    near, far = (predict(done, k, ROOF, dict.fromkeys(range(2), n)) for n in (1 << 10, 1 << 30))
+    done = work(k.linear, MACHINE)
+    near, far = (predict(done, k, ROOF, MACHINE, dict.fromkeys(range(2), n)) for n in (1 << 10, 1 << 30))
     assert near.bound == "L2" and far.bound == "memory" and far.moved["memory"] == (1 << 18, 1 << 18)
 
 
@@ -116,9 +116,9 @@ def test_a_plan_knows_what_its_kernels_left_in_the_caches() -> None:
 def test_threads_are_those_that_have_chunks() -> None:
     small = kernel(rand(8) * 2)
     assert launch_of(small) == (1, 1) or launch_of(small)[0] == launch_of(small)[1]
-    assert predict(work(small.linear, 64), small, ROOF).threads == 1
+    assert predict(work(small.linear, MACHINE), small, ROOF, MACHINE).threads == 1
     large = kernel(rand(1 << 20) * 2)
-    assert predict(work(large.linear, 64), large, ROOF).threads == 2
+    assert predict(work(large.linear, MACHINE), large, ROOF, MACHINE).threads == 2
 
 
 def test_loop_nests_in_a_line() -> None:

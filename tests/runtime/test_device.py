@@ -1,10 +1,14 @@
 """Device facts, from files of machines that are not this one."""
 
 import os
+from dataclasses import replace
 
 import pytest
 
-from uopc.runtime.device import device, memory_quota, read_device, usable_cores
+from uopc.runtime.device import device, host, memory_quota, read_device, usable_cores
+from uopc.target import Feature, named
+
+WIDE = "avx512f avx512vl avx512bw avx512dq"
 
 
 def write(root, files):
@@ -23,34 +27,40 @@ def eight_processors(monkeypatch):
 def test_this_machine():
     facts = device()
     assert facts is device()
-    assert facts.cores >= 1 and facts.l1d >= 4096 and facts.l2 >= facts.l1d and facts.vector_bytes in (16, 32, 64)
+    target = facts.target
+    assert target is host()
+    assert target.cores >= 1 and 4096 <= target.l1.size <= target.l2.size and target.vector_bytes in (16, 32, 64)
     assert facts.page_size >= 4096 and facts.cpu_model in facts.identity
 
 
 def test_nothing_can_be_read(tmp_path):
     facts = read_device(tmp_path)
-    assert (facts.cores, facts.vector_bytes, facts.has_bf16_dot) == (8, 16, False)
-    assert facts.l1d > 0 and facts.l2 > 0 and facts.l3 > 0 and facts.cpu_model
+    assert facts.target == replace(named("x86-64"), cores=8) and facts.cpu_model
 
 
 def test_x86(tmp_path):
-    cpu = "processor\t: 0\nmodel name\t: Some CPU @ 3GHz\nflags\t\t: fpu avx2 {}\n\nprocessor\t: 1\nflags\t: other\n"
+    cpu = (
+        "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 97\nmodel name\t: Some CPU @ 3GHz\n"
+        "flags\t\t: fpu avx2 {}\n\nprocessor\t: 1\nflags\t: other\n"
+    )
     cache = "sys/devices/system/cpu/cpu0/cache/index{}/{}"
-    files = {"proc/cpuinfo": cpu.format("avx512f avx512_bf16")}
+    files = {"proc/cpuinfo": cpu.format(f"fma f16c {WIDE} avx512_bf16")}
     for index, (level, kind, size) in enumerate([(1, "Data", "48K"), (1, "Instruction", "32K"), (2, "Unified", "2M")]):
         files |= {cache.format(index, "level"): f"{level}\n", cache.format(index, "type"): f"{kind}\n"}
         files |= {cache.format(index, "size"): f"{size}\n"}
     facts = read_device(write(tmp_path, files))
-    assert (facts.l1d, facts.l2, facts.vector_bytes, facts.has_bf16_dot) == (48 << 10, 2 << 20, 64, True)
+    target = facts.target
+    assert (target.name, target.cores, target.l1.size, target.l2.size) == ("znver4", 8, 48 << 10, 2 << 20)
+    assert target.vector_bytes == 64 and target.has(Feature.BF16_DOT)
     assert facts.cpu_model == "Some CPU @ 3GHz" and "other" not in facts.cpu_features
-    other = read_device(write(tmp_path, {"proc/cpuinfo": cpu.format("")}))
-    assert other.vector_bytes == 32 and other.identity != facts.identity
+    other = read_device(write(tmp_path, {"proc/cpuinfo": cpu.format("fma f16c")}))
+    assert (other.target.name, other.target.vector_bytes) == ("znver3", 32) and other.identity != facts.identity
 
 
 def test_aarch64(tmp_path):
-    cpu = "processor\t: 0\nFeatures\t: fp asimd bf16\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\n"
+    cpu = "processor\t: 0\nFeatures\t: fp asimd bf16\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU part\t: 0xd40\n"
     facts = read_device(write(tmp_path, {"proc/cpuinfo": cpu}))
-    assert facts.vector_bytes == 16 and not facts.has_bf16_dot and "0xd40" in facts.cpu_model
+    assert facts.target.name == "neoverse-v1" and facts.target.vector_bytes == 16 and "0xd40" in facts.cpu_model
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_equal_names_and_helpers_in_one_unit(runs):
     kernels = [kernel("k", "twice(1.0f)"), kernel("k", "twice(2.0f)"), kernel("other", "many_lines(table[1]) + 5.0f")]
     assert len({k.symbol for k in kernels}) == 3
     assert values(kernels) == [2.0, 4.0, 7.0]
-    assert len(runs) <= module.device().cores
+    assert len(runs) <= module.host().cores
 
 
 def test_helpers_of_one_name_that_differ(runs):
@@ -132,7 +132,7 @@ def test_one_file_under_several_names(settings):
     cache = module.disk_cache()
     files = [name for name in os.listdir(cache.path) if name.endswith(".so")]
     assert len(files) == 6
-    assert len({os.stat(os.path.join(cache.path, name)).st_ino for name in files}) <= module.device().cores
+    assert len({os.stat(os.path.join(cache.path, name)).st_ino for name in files}) <= module.host().cores
     clear_memory_cache()
     os.unlink(os.path.join(cache.path, f"{Kernels().key(kernels[0])}.so"))
     assert values(kernels) == [0, 1, 2, 3, 4, 5]

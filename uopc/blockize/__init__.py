@@ -1,6 +1,6 @@
 """blockize: split axes into blocks, and give what a block reads again and again a tile of its own.
 
-In: a kernel, ``SINK(STORE(target, body))`` with the schedule's ``Opts``.  Out: the same kernel; where it pays, the
+In: a kernel, ``SINK(STORE(out, body))`` with the schedule's ``Opts``.  Out: the same kernel; where it pays, the
 output is cut into blocks (``Opts.block``), operands that the rows of a block share are STAGEs at block level (packed:
 consecutive, in cache), as are values that its results read at overlapping places, and a long reduction runs over
 blocks whose sum stands in a tile.
@@ -20,28 +20,28 @@ from uopc.blockize.rows import row_candidates, rows
 from uopc.blockize.sweeps import sweep_candidates, sweeps
 from uopc.cost import Candidate
 from uopc.ops import Ops
-from uopc.runtime.device import Device
+from uopc.target import Target
 from uopc.uop import UOp, toposort
 
 
-def blockize(root: UOp, machine: Device) -> UOp:
+def blockize(root: UOp, target: Target) -> UOp:
     """The kernel ``root`` (a SINK), in blocks where they pay."""
     if any(u.op is Ops.CASCADE for u in toposort(root)):
-        return cascade_blocks(root, machine)
-    kept = rows(root, machine) or overlaps(root, machine)
+        return cascade_blocks(root, target)
+    kept = rows(root, target) or overlaps(root, target)
     if kept is not None:
         return kept
-    root = dots(root, machine)
-    return panels(root, machine) or sweeps(root, machine) or root
+    root = dots(root, target)
+    return panels(root, target) or sweeps(root, target) or root
 
 
-def block_candidates(plain: Candidate, machine: Device) -> list[Candidate]:
+def block_candidates(plain: Candidate, target: Target) -> list[Candidate]:
     """A scheduled kernel without blocks and in all blocks that are worth a measurement, whether they are thought to pay
     or not."""
     if any(u.op is Ops.CASCADE for u in toposort(plain.root)):
-        return cascade_candidates(plain, machine)
-    kept = row_candidates(plain, machine) or overlap_candidates(plain, machine)
+        return cascade_candidates(plain, target)
+    kept = row_candidates(plain, target) or overlap_candidates(plain, target)
     if kept:
         return [plain, *kept]
-    plain = plain._replace(root=dots(plain.root, machine))
-    return [plain, *(panel_candidates(plain, machine) or sweep_candidates(plain, machine))]
+    plain = plain._replace(root=dots(plain.root, target))
+    return [plain, *(panel_candidates(plain, target) or sweep_candidates(plain, target))]

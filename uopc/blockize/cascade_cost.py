@@ -10,10 +10,10 @@ import math
 from dataclasses import dataclass
 
 from uopc.blockize.sizes import Sizes
-from uopc.cost import MAXIMUM, USABLE, Cost, operations
+from uopc.cost import USABLE, Cost, operations
 from uopc.ops import Ops
 from uopc.rangeify.nest import trips
-from uopc.runtime.device import Device
+from uopc.target import Target
 from uopc.uop import UOp, toposort
 
 # How often an element of a tile is stored or loaded: written, read for a reduction, and for the next value.
@@ -38,13 +38,13 @@ class Shape:
     itemsize: int
 
 
-def cascade_cost(shape: Shape, sizes: Sizes, machine: Device) -> Cost:
+def cascade_cost(shape: Shape, sizes: Sizes, target: Target) -> Cost:
     """The cost with blocks of these sizes."""
     vectors = max(sizes.rows // sizes.lanes, 1) if shape.row is not None else 1
     blocks = -(-shape.size // sizes.rows)
     edges = blocks * sizes.rows / shape.size  # the last block begins early
     values = [value for _, value in shape.reductions]
-    work = sum(weight * _vectors(u, shape.row, sizes) for u, weight in operations(values))
+    work = sum(weight * _vectors(u, shape.row, sizes) for u, weight in operations(values, target))
     accesses = moved = 0.0
     for u in toposort(values):
         if u.op is Ops.REDUCE:
@@ -54,17 +54,17 @@ def cascade_cost(shape: Shape, sizes: Sizes, machine: Device) -> Cost:
         each = _vectors(value, shape.row, sizes)
         own = [r for r in value.ranges if r is not shape.step and r is not shape.row and r.vmax + 1 not in shape.shared]
         columns = max((r.vmax + 1 for r in own), default=1)
-        work += each * (MAXIMUM if op in (Ops.MAX, Ops.MIN) else 1.0)
+        work += each * (target.maximum if op in (Ops.MAX, Ops.MIN) else 1.0)
         accesses += each * (1 / vectors + 1 / sizes.tile_columns(columns)) if own else each
         accesses += TILE_ACCESSES * each / sizes.steps  # running values, loaded, corrected and stored
     batches = math.prod(shape.shared) / shape.size
     held = shape.tiles * sizes.rows * sizes.steps * shape.itemsize
     tiles = batches * shape.size * length * shape.tiles * TILE_ACCESSES
     accesses += tiles / sizes.lanes
-    if held > machine.l1d:
+    if held > target.l1.size:
         moved += tiles * shape.itemsize
     read = batches * _beside(values, shape) * blocks  # once for each block of rows
-    level = "L2" if read / (batches * blocks) <= machine.l2 * USABLE else "L3"
+    level = "L2" if read / (batches * blocks) <= target.l2.size * USABLE else "L3"
     levels = {"L2": moved, "L3": 0.0, "memory": 0.0}
     levels[level] += read
     return Cost(work * edges, accesses * edges, moved=levels, tasks=max(int(batches * blocks), 1))

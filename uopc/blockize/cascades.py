@@ -24,7 +24,7 @@ from uopc.rangeify import Opts
 from uopc.rangeify.axes import space
 from uopc.rangeify.context import ZERO, Idx
 from uopc.rangeify.positions import Probe, bodies_of, body_at, places, result_places
-from uopc.runtime.device import Device
+from uopc.target import Feature, Target
 from uopc.uop import UOp, toposort
 
 # So many blocks for each core leave none idle for long.
@@ -217,7 +217,7 @@ class _Found:
     ordered: bool  # blocks have one length, however many rows there are
 
 
-def _find(root: UOp, machine: Device) -> _Found:
+def _find(root: UOp, target: Target) -> _Found:
     """The results lie in one space: an axis of one is the same axis of all others, or has size 1 there."""
     results = [s.src[1] for s in root.src]
     shape = space(results)
@@ -233,17 +233,17 @@ def _find(root: UOp, machine: Device) -> _Found:
     length = max(bodies_of(x.node)[0][0].shape[x.node.arg.components[0].axis] for x, _ in layouts)
     size = 0 if rows is None else shape[rows]
     ordered = any(c.order is not Order.ANY for x, _ in layouts for c in x.node.arg.components)
-    sizes = block_sizes(size, layouts[0][0].held(shape), length, itemsize, tiles, machine, ordered)
+    sizes = block_sizes(size, layouts[0][0].held(shape), length, itemsize, tiles, target, ordered)
     return _Found(layouts, everywhere, shape, rows, length, sizes, ordered)
 
 
-def cascade_blocks(root: UOp, machine: Device) -> UOp:
+def cascade_blocks(root: UOp, target: Target) -> UOp:
     """The kernel ``root`` (a SINK with CASCADEs) in blocks."""
-    found = _find(root, machine)
-    return _in_blocks(root, found, _chosen(found, machine), machine)
+    found = _find(root, target)
+    return _in_blocks(root, found, _chosen(found, target), target)
 
 
-def _chosen(found: _Found, machine: Device) -> Sizes:
+def _chosen(found: _Found, target: Target) -> Sizes:
     """The usual sizes, or other rows where few blocks leave cores idle or the last one repeats much.
 
     Never other steps: in which order a row is summed must not depend on how many rows or cores there are.
@@ -254,30 +254,30 @@ def _chosen(found: _Found, machine: Device) -> Sizes:
     size = found.shape[found.rows]
     blocks = -(-size // usual.rows)
     tasks = blocks * math.prod(found.shape[a] for a in found.everywhere if a != found.rows)
-    if tasks >= MANY_BLOCKS * machine.cores and blocks * usual.rows <= ALIKE * size:
+    if tasks >= MANY_BLOCKS * target.cores and blocks * usual.rows <= ALIKE * size:
         return usual
     shape = _shape(found)
     choices = [replace(usual, rows=n) for n in rows_of(usual, size)]
-    times = [cascade_cost(shape, sizes, machine).seconds(machine) for sizes in choices]
+    times = [cascade_cost(shape, sizes, target).seconds(target) for sizes in choices]
     return next(sizes for sizes, t in zip(choices, times) if t <= ALIKE * min(times))
 
 
-def cascade_candidates(plain: Candidate, machine: Device) -> list[Candidate]:
+def cascade_candidates(plain: Candidate, target: Target) -> list[Candidate]:
     """A kernel with CASCADEs in blocks of the sizes that are worth a measurement, the usual ones first."""
-    found = _find(plain.root, machine)
+    found = _find(plain.root, target)
     size, shape = 0 if found.rows is None else found.shape[found.rows], _shape(found)
     return [
-        Candidate(_in_blocks(plain.root, found, sizes, machine), cascade_cost(shape, sizes, machine))
+        Candidate(_in_blocks(plain.root, found, sizes, target), cascade_cost(shape, sizes, target))
         for sizes in other_sizes(found.sizes, size, found.length)
         if sizes.steps == found.sizes.steps or not found.ordered
     ]
 
 
-def _in_blocks(root: UOp, found: _Found, sizes: Sizes, machine: Device) -> UOp:
+def _in_blocks(root: UOp, found: _Found, sizes: Sizes, target: Target) -> UOp:
     """The kernel in blocks of these sizes."""
     results, shape = [s.src[1] for s in root.src], found.shape
     rows, everywhere = found.rows, found.everywhere
-    made = {layout.node: _blocked(layout, inside, sizes, machine) for layout, inside in found.layouts}
+    made = {layout.node: _blocked(layout, inside, sizes, target) for layout, inside in found.layouts}
     layout = found.layouts[0][0]
     block = {a: sizes.rows if a == rows else layout.extent(a, n) for a, n in enumerate(shape)}
     threads = tuple(a for a in range(len(shape)) if a in everywhere) or None
@@ -295,7 +295,7 @@ def _in_blocks(root: UOp, found: _Found, sizes: Sizes, machine: Device) -> UOp:
     return root.replace(src=stores, arg=KernelInfo(root.arg.name, opts))
 
 
-def _blocked(layout: _Layout, inside: list[dict[UOp, Idx]], sizes: Sizes, machine: Device) -> UOp:
+def _blocked(layout: _Layout, inside: list[dict[UOp, Idx]], sizes: Sizes, target: Target) -> UOp:
     """One CASCADE with its tiles."""
     node, bodies, shared = layout.node, bodies_of(layout.node), layout.shared
     known = {r: a for a, r in enumerate(layout.outputs)}
@@ -309,7 +309,7 @@ def _blocked(layout: _Layout, inside: list[dict[UOp, Idx]], sizes: Sizes, machin
                     staged[u] = tile
         if layout.rows is not None:
             staged.update(_turned(body, known, layout, sizes))
-    made = _with_stages(node, staged, layout, inside, sizes, known, machine)
+    made = _with_stages(node, staged, layout, inside, sizes, known, target)
     components = []
     for k, (c, (b, _)) in enumerate(zip(node.arg.components, bodies)):
         shape = tuple(n for a, n in enumerate(b.shape) if a != c.axis)
@@ -317,7 +317,7 @@ def _blocked(layout: _Layout, inside: list[dict[UOp, Idx]], sizes: Sizes, machin
     length = bodies[0][0].shape[node.arg.components[0].axis]
     arg = node.arg._replace(components=tuple(components), block=min(sizes.steps, length))
     made = made.replace(arg=arg)
-    return _bounded(_with_pairs(made, layout, sizes) if machine.has_bf16_dot else made, layout, machine)
+    return _bounded(_with_pairs(made, layout, sizes) if target.has(Feature.BF16_DOT) else made, layout, target)
 
 
 def _with_pairs(made: UOp, layout: _Layout, sizes: Sizes) -> UOp:
@@ -341,7 +341,7 @@ def _with_pairs(made: UOp, layout: _Layout, sizes: Sizes) -> UOp:
     return made.replace(src=tuple(src), arg=made.arg._replace(components=tuple(components), block=block))
 
 
-def _bounded(made: UOp, layout: _Layout, machine: Device) -> UOp:
+def _bounded(made: UOp, layout: _Layout, target: Target) -> UOp:
     """The CASCADE in blocks, those left out in which nothing changes."""
     node, bodies = layout.node, []
     for c, axes, (value, _) in zip(node.arg.components, layout.axes, bodies_of(node)):
@@ -351,7 +351,7 @@ def _bounded(made: UOp, layout: _Layout, machine: Device) -> UOp:
     row = None if layout.rows is None else layout.outputs[layout.rows]
     # where no block computes more than its elements, a look is as much work
     look = bool(layout.shared) and len(bodies) == len(layout.axes)
-    return bounded(made, bodies, row, layout.step, machine.vector_bytes if look else 0)
+    return bounded(made, bodies, row, layout.step, target.vector_bytes if look else 0)
 
 
 def _turned(body: dict[UOp, Idx], known: dict[UOp, int], layout: _Layout, sizes: Sizes) -> dict[UOp, Tile]:
@@ -382,7 +382,7 @@ def _with_stages(
     inside: list[dict[UOp, Idx]],
     sizes: Sizes,
     known: dict[UOp, int],
-    machine: Device,
+    target: Target,
 ) -> UOp:
     """The CASCADE with its shared values in tiles, and the rows' operands of their producers packed."""
     packs: dict[UOp, UOp] = {}
@@ -392,7 +392,7 @@ def _with_stages(
                 rows = [a for a, i in enumerate(at) if layout.rows is not None and known.get(i) == layout.rows]
                 # the axis of the operand's shape that the rows are
                 kept = [a for a in range(len(u.src[0].shape)) if a not in u.arg.axes]
-                pairs = dotted(u) if machine.has_bf16_dot else u
+                pairs = dotted(u) if target.has(Feature.BF16_DOT) else u
                 packs[u] = pairs if pairs.op is Ops.REDUCE else u
                 if rows:
                     fixed = [kept[a] for a, i in enumerate(at) if known.get(i) in layout.everywhere and a != rows[0]]

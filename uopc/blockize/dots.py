@@ -14,7 +14,7 @@ from __future__ import annotations
 from uopc.blockize.operands import stretch
 from uopc.ops import MOVEMENT, Ops, Order, ReduceArg
 from uopc.rangeify import Opts
-from uopc.runtime.device import Device
+from uopc.target import Feature, Target
 from uopc.uop import UOp, dtypes, toposort
 
 # Steps of a reduction from which on pairs pay.
@@ -83,10 +83,10 @@ def _pays(opts: Opts) -> bool:
     return opts.reduce_lanes > 1 or any(a != opts.vector for a, _ in opts.upcast)
 
 
-def dots(root: UOp, machine: Device) -> UOp:
+def dots(root: UOp, target: Target) -> UOp:
     """The kernel ``root`` (a SINK with sizes) with its sums of products of bfloat16 in pairs, where the machine has an
     instruction for them."""
-    if not machine.has_bf16_dot or root.arg.opts is None or not _pays(root.arg.opts):
+    if not target.has(Feature.BF16_DOT) or root.arg.opts is None or not _pays(root.arg.opts):
         return root
     sums = [u for u in toposort(root) if u.op is Ops.REDUCE]
     return UOp.wrap([root], sums, dotted)[0] if sums else root

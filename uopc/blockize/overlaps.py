@@ -14,8 +14,8 @@ from uopc.cost import Candidate, Cost, Model
 from uopc.ops import ALU, MOVEMENT, AxisType, KernelInfo, Ops, Order, ParamArg, ReduceArg, Tile
 from uopc.rangeify import Ctx, Opts, rangeify
 from uopc.rangeify.nest import SMALL_STEPS, analyse
-from uopc.runtime.device import Device
 from uopc.simplify import linear_in
+from uopc.target import Target
 from uopc.uop import UOp, toposort
 
 # Readings of each element of a tile, below which filling it does not pay.
@@ -136,7 +136,7 @@ def _in_chains(reduce: UOp) -> UOp:
     return UOp(Ops.REDUCE, (partial,), ReduceArg(op, (first,)))
 
 
-def _found(root: UOp, machine: Device, share: float) -> tuple[Site, list[int]] | None:
+def _found(root: UOp, target: Target, share: float) -> tuple[Site, list[int]] | None:
     """The value that pays for a tile, and how much of each axis of what is reduced a block takes."""
     opts: Opts | None = root.arg.opts
     if len(root.src) != 1 or opts is None or opts.vector is None:
@@ -153,20 +153,20 @@ def _found(root: UOp, machine: Device, share: float) -> tuple[Site, list[int]] |
     if len(sites) != 1:
         return None
     (site,) = sites
-    block = _block(x, kept, site, opts, int(machine.l2 * share))
+    block = _block(x, kept, site, opts, int(target.l2.size * share))
     again = math.prod(opts.upcast_of(i) for i, a in enumerate(kept) if not site.moves(a))
     if block is None or math.prod(block) < LEAST_READINGS * again * math.prod(site.extents(block)):
         return None
     return site, block
 
 
-def overlaps(root: UOp, machine: Device, share: float = TILE_SHARE) -> UOp | None:
+def overlaps(root: UOp, target: Target, share: float = TILE_SHARE) -> UOp | None:
     """The kernel ``root`` (a SINK) with what its blocks read at overlapping places in a tile; None where nothing is."""
-    found = _found(root, machine, share)
+    found = _found(root, target, share)
     if found is None:
         return None
     (site, block), opts = found, root.arg.opts
-    target, body = root.src[0].src
+    out, body = root.src[0].src
     reduce = reduction_of(body)
     assert reduce is not None
     extents = site.extents(block)
@@ -178,27 +178,27 @@ def overlaps(root: UOp, machine: Device, share: float = TILE_SHARE) -> UOp | Non
     # one tile serves the whole reduction: its loops all begin where the tile does
     sizes = replace(opts, unroll=1, reduce_lanes=1, reduce_block=0)
     blocked = replace(sizes, block=dict(enumerate(of_output)), thread=outer or None)
-    store = root.src[0].replace(src=(target, body.substitute({reduce: new})))
+    store = root.src[0].replace(src=(out, body.substitute({reduce: new})))
     return root.replace(src=(store,), arg=KernelInfo(root.arg.name, blocked))
 
 
-def overlap_candidates(plain: Candidate, machine: Device) -> list[Candidate]:
+def overlap_candidates(plain: Candidate, target: Target) -> list[Candidate]:
     """The tiles that a scheduled kernel can have, if any."""
     made: dict[UOp, Candidate] = {}
     for share in (TILE_SHARE, *OTHER_SHARES):
-        root, found = overlaps(plain.root, machine, share), _found(plain.root, machine, share)
+        root, found = overlaps(plain.root, target, share), _found(plain.root, target, share)
         if root is not None and found is not None:
-            made.setdefault(root, Candidate(root, _cost(plain.root, *found, machine)))
+            made.setdefault(root, Candidate(root, _cost(plain.root, *found, target)))
     return list(made.values())
 
 
-def _cost(root: UOp, site: Site, block: list[int], machine: Device) -> Cost:
+def _cost(root: UOp, site: Site, block: list[int], target: Target) -> Cost:
     """The cost of a kernel that finds the value in memory, and of filling the tiles with it."""
-    target, body = root.src[0].src
+    out, body = root.src[0].src
     slot = 1 + max(u.arg.slot for u in toposort(root) if u.op is Ops.BUFFER)
     memory = UOp(Ops.BUFFER, (), ParamArg(slot, site.value.dtype, site.value.shape))
-    found = UOp(Ops.STORE, (target, body.substitute({site.value: memory})))
-    cost = Model(analyse((found,)), machine).cost(root.arg.opts)
+    found = UOp(Ops.STORE, (out, body.substitute({site.value: memory})))
+    cost = Model(analyse((found,)), target).cost(root.arg.opts)
     reduce = reduction_of(body)
     assert reduce is not None
     blocks = math.prod(-(-n // b) for n, b in zip(reduce.src[0].shape, block))

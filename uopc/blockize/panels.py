@@ -7,12 +7,12 @@ import math
 from dataclasses import dataclass, replace
 
 from uopc.blockize.operands import View, beneath, packed, reduction_of, shared_parts, stretch
-from uopc.cost import ALIKE, JUMP, LINE, USABLE, Candidate, Cost, Model
+from uopc.cost import ALIKE, USABLE, Candidate, Cost, Model
 from uopc.ops import ALU, KernelInfo, Ops, Order, Tile
 from uopc.rangeify import Opts
 from uopc.rangeify.nest import analyse
 from uopc.rangeify.reduction import ORDERED_BLOCK
-from uopc.runtime.device import Device
+from uopc.target import LINE, Target
 from uopc.uop import UOp
 
 # Register tiles along the axis that shares an operand, below which packing it does not pay.
@@ -122,49 +122,49 @@ def _even(size: int, most: int, tile: int) -> int:
     return min(-(-size // (count * tile)) * tile, size // tile * tile)
 
 
-def panels(root: UOp, machine: Device) -> UOp | None:
+def panels(root: UOp, target: Target) -> UOp | None:
     """The kernel ``root`` (a SINK) with its output in blocks and its shared operands packed; None where that does not
     pay."""
     site = _site(root)
-    if site is None or (max(site.shared.values()) <= machine.l1d and not any(u.op in ALU for u in site.shared)):
+    if site is None or (max(site.shared.values()) <= target.l1.size and not any(u.op in ALU for u in site.shared)):
         return None
     # in which order a sum runs must not depend on how many cores there are
-    alone = replace(machine, cores=1)
+    alone = replace(target, cores=1)
     cost = Model(analyse(root.src), alone).cost(root.arg.opts)
     plain = Candidate(root, cost)
-    sizes = _sizes(root, site, machine)
+    sizes = _sizes(root, site, target)
     if cost.seconds(alone) <= min(_cost(plain, site, *size, alone).seconds(alone) for size in sizes):
         return None
-    times = [_cost(plain, site, *size, machine).seconds(machine) for size in sizes]
+    times = [_cost(plain, site, *size, target).seconds(target) for size in sizes]
     return _block(root, site, *next(s for s, t in zip(sizes, times) if t <= ALIKE * min(times)))
 
 
-def _sizes(root: UOp, site: Site, machine: Device) -> list[tuple[int, int]]:
+def _sizes(root: UOp, site: Site, target: Target) -> list[tuple[int, int]]:
     """The rows of a block, largest first, and the longest reduction in one."""
     body, length = root.src[0].src[1], site.reduce.src[0].shape[-1]
     steps = -(-length // -(-length // BLOCK_REDUCE))
     itemsize = max(u.dtype.itemsize for u in site.shared)
-    most = max(int(machine.l2 * OWN_SHARE) // (steps * itemsize), root.arg.opts.upcast_of(site.rows))
+    most = max(int(target.l2.size * OWN_SHARE) // (steps * itemsize), root.arg.opts.upcast_of(site.rows))
     fewer = [n for n in FEWER_ROWS if n < min(most, body.shape[site.rows])]
     return [(n, BLOCK_REDUCE) for n in (most, *fewer)]
 
 
-def panel_candidates(plain: Candidate, machine: Device) -> list[Candidate]:
+def panel_candidates(plain: Candidate, target: Target) -> list[Candidate]:
     """The ways in which a scheduled kernel can be in panels, if any."""
     site = _site(plain.root)
     if site is None:
         return []
-    sizes = _sizes(plain.root, site, machine)
+    sizes = _sizes(plain.root, site, target)
     if site.reduce.src[0].shape[-1] > min(OTHER_REDUCE):
         sizes += [(sizes[0][0], steps) for steps in OTHER_REDUCE]
     found: dict[UOp, Candidate] = {}
     for size in sizes:
         root = _block(plain.root, site, *size)
-        found.setdefault(root, Candidate(root, _cost(plain, site, *size, machine)))
+        found.setdefault(root, Candidate(root, _cost(plain, site, *size, target)))
     return list(found.values())
 
 
-def _cost(plain: Candidate, site: Site, most_rows: int, most_steps: int, machine: Device) -> Cost:
+def _cost(plain: Candidate, site: Site, most_rows: int, most_steps: int, target: Target) -> Cost:
     """The cost of a kernel in panels: shared operands are read once for each block of rows and found again in L2, sums
     wait in a tile between parts."""
     assert plain.cost is not None
@@ -182,7 +182,7 @@ def _cost(plain: Candidate, site: Site, most_rows: int, most_steps: int, machine
     sums = 2 * batches * rows * columns * (length // steps - 1) * itemsize
     read = batches * -(-rows // tile) * -(-columns // width) * (tile + width) * length * itemsize
     own = batches * rows * length * itemsize
-    again = 1 if block * steps * itemsize <= machine.l2 * USABLE else -(-columns // width)
+    again = 1 if block * steps * itemsize <= target.l2.size * USABLE else -(-columns // width)
     accesses = plain.cost.accesses * edges + (3 * packing + sums) / (lanes * itemsize)
     moved = {"L2": float(read + sums), "L3": float(packing + own * again), "memory": 0.0}
     tasks = batches * blocks * -(-columns // width)
@@ -190,5 +190,5 @@ def _cost(plain: Candidate, site: Site, most_rows: int, most_steps: int, machine
     operations = (plain.cost.operations - plain.cost.again) * edges
     # packing reads by columns, and blocks are written by columns
     far = packing + batches * rows * columns * itemsize if plain.cost.moved["L3"] else 0.0
-    jumps = JUMP * far / LINE
+    jumps = far / LINE
     return replace(plain.cost, operations=operations, accesses=accesses, jumps=jumps, moved=moved, tasks=tasks)

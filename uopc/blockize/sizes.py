@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from uopc.rangeify.context import power_of_two_below
-from uopc.runtime.device import Device
+from uopc.target import Target
 
 # Vectors of rows in a block: two share every broadcast.
 ROW_VECTORS = 2
@@ -19,6 +19,13 @@ TILE_COLUMNS = (12, 8, 10, 9, 11, 7, 6, 5, 4, 3, 2, 1)
 LEAST_STEPS = 16
 # The reduced axis is cut so that the tiles of one block fill this part of L1.
 TILE_SHARE = 0.75
+# A block's results for its rows fill this part of the second-level cache, and of a thread's stack, at most.
+RESULTS_SHARE = 0.25
+
+
+def most_width(target: Target) -> int:
+    """How many results for each row a block of a cascade holds at most."""
+    return int(min(target.l2.size, target.stack) * RESULTS_SHARE) // (ROW_VECTORS * target.vector_bytes)
 
 
 @dataclass(frozen=True)
@@ -49,18 +56,18 @@ class Sizes:
 
 
 def block_sizes(
-    size: int, held: int, length: int, itemsize: int, tiles: int, machine: Device, ordered: bool = False
+    size: int, held: int, length: int, itemsize: int, tiles: int, target: Target, ordered: bool = False
 ) -> Sizes:
     """The sizes of a block for so many rows (0: lanes run along no rows, and a block holds ``held``), a reduced axis of
     ``length``, and ``tiles`` tiles of rows by steps; ordered: its steps are those of a block of many rows."""
-    lanes = max(1, machine.vector_bytes // itemsize)
+    lanes = max(1, target.vector_bytes // itemsize)
     block, many = held, lanes * ROW_VECTORS
     if size:
         lanes = min(lanes, power_of_two_below(size))
         block = lanes * (ROW_VECTORS if size >= ROW_VECTORS * lanes else 1)
     filled = (many if ordered else block) * itemsize * max(tiles, 1)
-    fits = max(int(machine.l1d * TILE_SHARE / filled), LEAST_STEPS)
-    return Sizes(block, lanes, _steps(length, fits), machine.vector_registers)
+    fits = max(int(target.l1.size * TILE_SHARE / filled), LEAST_STEPS)
+    return Sizes(block, lanes, _steps(length, fits), target.vector_registers)
 
 
 def _steps(length: int, fits: int) -> int:

@@ -14,7 +14,7 @@ from uopc.blockize.operands import View, reduction_of, shared_parts, stretch
 from uopc.cost import Candidate
 from uopc.ops import KernelInfo, Ops, Order, ReduceArg, Tile
 from uopc.rangeify import Opts
-from uopc.runtime.device import Device
+from uopc.target import Target
 from uopc.uop import UOp, toposort
 
 # A step along the reduced axis from which on the rows of memory are long.
@@ -34,13 +34,13 @@ LEAST_COLUMNS = 256
 MAX_REUSING = 32
 
 
-def _reads_across(x: UOp, axis: int, lanes: int, machine: Device) -> bool:
+def _reads_across(x: UOp, axis: int, lanes: int, target: Target) -> bool:
     """Whether memory larger than the cache is read by whole rows along ``lanes`` and across them along ``axis``."""
     view = View(x.shape)
     memory = [u for u in toposort(x) if u.op is Ops.BUFFER]
     large = max((math.prod(u.arg.shape) * u.dtype.itemsize for u in memory), default=0)
     return (
-        large > machine.l2
+        large > target.l2.size
         and view.step(x, axis) >= FAR
         and view.step(x, lanes) <= max(u.dtype.itemsize for u in memory)
     )
@@ -53,22 +53,22 @@ def _reused(x: UOp, axis: int) -> bool:
     return bool(parts)
 
 
-def _columns(size: int, rows: int, lanes: int, itemsize: int, share: float, machine: Device, others: int) -> int:
+def _columns(size: int, rows: int, lanes: int, itemsize: int, share: float, target: Target, others: int) -> int:
     """Columns of a block: what the tile's share of the cache holds, and a block for each core, where the ``others``
     blocks along other axes are fewer; 0: too few.  Sums do not depend on it."""
     step = lanes * VECTORS
-    fits = int(machine.l1d * share) // (itemsize * rows)
-    shared = max(-(-size * others // machine.cores), LEAST_COLUMNS)
+    fits = int(target.l1.size * share) // (itemsize * rows)
+    shared = max(-(-size * others // target.cores), LEAST_COLUMNS)
     return min(fits, shared, size) // step * step
 
 
-def sweeps(root: UOp, machine: Device, at_once: int = 0, share: float = TILE_SHARE) -> UOp | None:
+def sweeps(root: UOp, target: Target, at_once: int = 0, share: float = TILE_SHARE) -> UOp | None:
     """The kernel ``root`` (a SINK) as a sweep, of so many rows at once and with a tile of this share of the cache; None
     where it is none."""
     opts = root.arg.opts
     if len(root.src) != 1 or opts is None or opts.vector is None:
         return None
-    target, body = root.src[0].src
+    out, body = root.src[0].src
     reduce = reduction_of(body)
     if reduce is None or len(reduce.arg.axes) != 1 or reduce.arg.order is not Order.ANY:
         return None
@@ -78,11 +78,11 @@ def sweeps(root: UOp, machine: Device, at_once: int = 0, share: float = TILE_SHA
     held = [a for a in others if body.shape[a] <= MAX_REUSING and a == others[-1]]
     rows = math.prod(body.shape[a] for a in held)
     itemsize, elsewhere = max(x.dtype.itemsize, 4), math.prod(body.shape[a] for a in others if a not in held)
-    columns = _columns(body.shape[opts.vector], rows, opts.lanes, itemsize, share, machine, elsewhere)
+    columns = _columns(body.shape[opts.vector], rows, opts.lanes, itemsize, share, target, elsewhere)
     at_once = at_once or (ROWS_AT_ONCE_REUSED if held else ROWS_AT_ONCE)
     if columns < opts.lanes * VECTORS or x.shape[axis] < 4 * at_once:
         return None
-    if not _reads_across(x, axis, kept[opts.vector], machine):
+    if not _reads_across(x, axis, kept[opts.vector], target):
         return None
     if any(_reused(x, kept[a]) for a in others if a not in held):
         return None  # register tiles along that axis read less
@@ -99,23 +99,23 @@ def sweeps(root: UOp, machine: Device, at_once: int = 0, share: float = TILE_SHA
         new = new.alu(op, UOp(Ops.REDUCE, (stretch(x, axis, count * at_once, x.shape[axis]),), reduce.arg))
     threads = (*[a for a in others if a not in held], opts.vector)
     blocked = replace(sizes, upcast={opts.vector: opts.lanes}, block=block, thread=threads)
-    store = root.src[0].replace(src=(target, body.substitute({reduce: new})))
+    store = root.src[0].replace(src=(out, body.substitute({reduce: new})))
     return root.replace(src=(store,), arg=KernelInfo(root.arg.name, blocked))
 
 
-def sweep_candidates(plain: Candidate, machine: Device) -> list[Candidate]:
+def sweep_candidates(plain: Candidate, target: Target) -> list[Candidate]:
     """The ways in which a scheduled kernel can be a sweep, if any."""
-    if sweeps(plain.root, machine) is None:
+    if sweeps(plain.root, target) is None:
         return []
     assert plain.cost is not None
     x = next(u for u in toposort(plain.root) if u.op is Ops.REDUCE).src[0]
     memory = [u for u in toposort(x) if u.op is Ops.BUFFER]
     total = float(sum(math.prod(u.arg.shape) * u.dtype.itemsize for u in memory))  # read once, in order
-    moved = {"L2": total, "L3": total, "memory": total if total > machine.l3 else 0.0}
+    moved = {"L2": total, "L3": total, "memory": total if total > target.l3.size else 0.0}
     ways = [(0, TILE_SHARE), *((n, TILE_SHARE) for n in OTHER_ROWS), *((0, share) for share in OTHER_SHARES)]
     found: dict[UOp, Candidate] = {}
     for at_once, share in ways:
-        root = sweeps(plain.root, machine, at_once, share)
+        root = sweeps(plain.root, target, at_once, share)
         if root is not None:
             # results are loaded and stored once for so many rows
             accesses = plain.cost.accesses * (1 + 2 / (at_once or ROWS_AT_ONCE))

@@ -33,22 +33,26 @@ from uopc.cascade.formulas import Report, report_of
 from uopc.cascade.search import Search
 from uopc.cascade.unrounded import unrounded
 from uopc.ops import Level, Ops
+from uopc.runtime.device import host
+from uopc.target import Target
 from uopc.uop import UOp
 
 __all__ = ["Report", "cascade", "derivations"]
 
 
-def cascade(root: UOp, fuse_reduce: bool | None = None) -> UOp:
-    """The graph of ``root`` (a SINK), its cascades merged; as it is where ``fuse_reduce`` asks for another way."""
+def cascade(root: UOp, fuse_reduce: bool | None = None, target: Target | None = None) -> UOp:
+    """The graph of ``root`` (a SINK), its cascades merged for a machine (this one where nobody says); as it is where
+    ``fuse_reduce`` asks for another way."""
     if fuse_reduce is not None:
         return root
-    search = Search(root)
+    target = target or host()
+    search = Search(root, target)
     if ends := set(search.epilogues()):
         # the bodies have these in pieces, moved to where they are used: look again, at a graph that has them as memory,
         # but not at what their bodies refuse, if those are the same
         unfit = [frame.members[-1] for frame in search.unfit if not frame.uses_any(ends)]
         root, *unfit = UOp.wrap([root, *unfit], ends, lambda u: UOp(Ops.STAGE, (u,), Level.KERNEL))
-        search = Search(root, set(unfit))
+        search = Search(root, target, set(unfit))
     replaced = dict(search.sums)
     for group in search.groups.values():
         replaced.update(group.build(search.survey, unrounded(group, search.survey, search.users)))
@@ -56,8 +60,8 @@ def cascade(root: UOp, fuse_reduce: bool | None = None) -> UOp:
     return replace_all(root, replaced) if replaced else root
 
 
-def derivations(root: UOp) -> list[Report]:
+def derivations(root: UOp, target: Target | None = None) -> list[Report]:
     """What ``cascade`` makes of each reduction in ``root`` that depends on another over the same axis, and why, at its
     first look: before what is written down is memory."""
-    found = Search(root).findings
+    found = Search(root, target or host()).findings
     return [report_of(frame, reason, group.pieces if group else None) for frame, reason, group in found]

@@ -13,9 +13,10 @@ from uopc._hot.graph import cone
 from uopc.cascade.frame import Frame, Refused, Unfit
 from uopc.cascade.lift import ENDS
 from uopc.cascade.survey import alone
+from uopc.cost import CACHED, weights
 from uopc.ops import Order
 from uopc.rangeify.nest import trips
-from uopc.rates import BYTE_TIME, CACHED, LAUNCH_TIME
+from uopc.target import Target
 from uopc.uop import UOp
 
 # Rows of a block, which share what it reads; and steps of one, which share a load and a store of its results.
@@ -33,13 +34,13 @@ def links(frame: Frame) -> list[UOp]:
     return found if rows and columns else []
 
 
-def check_chain(frame: Frame, inner: list[UOp], users: Callable[[UOp], Iterable[UOp]]) -> None:
+def check_chain(frame: Frame, inner: list[UOp], users: Callable[[UOp], Iterable[UOp]], target: Target) -> None:
     """Refused where the reduction of a frame with the links ``inner`` is not a cascade of its own; ``users``: of a
     node."""
     (body,) = frame.bodies.values()
     if body.reduce.arg.order is not Order.ANY:
         raise Unfit("its order is fixed, and blocks have another one")
-    again, down = prices(frame, inner)
+    again, down = prices(frame, inner, target)
     if again >= down:
         raise Unfit("writing down what it needs again and again costs less")
     if any(len(frame.asked(p)) != 1 for p in inner):
@@ -65,15 +66,15 @@ def _inside(reduce: UOp, inner: list[UOp], users: Callable[[UOp], Iterable[UOp]]
     return True
 
 
-def prices(frame: Frame, inner: list[UOp]) -> tuple[float, float]:
+def prices(frame: Frame, inner: list[UOp], target: Target) -> tuple[float, float]:
     """Seconds of reading operands again for each block of rows and sums again for each block of steps, and of writing
     the values down and reading them."""
     (body,) = frame.bodies.values()
-    rows = frame.rows()
+    rows, weigh = frame.rows(), weights(target)
     count = trips(rows) * frame.length
     columns = trips({r for i in body.at for r in i.ranges} - rows - {frame.along})
     depth = sum(p.src[0].shape[p.arg.axes[0]] * p.src[0].dtype.itemsize for p in inner)
     wide = columns * body.reduce.dtype.itemsize
-    again = count * ((depth + wide) / BLOCK_ROWS + 2 * wide / BLOCK_STEPS) * BYTE_TIME * CACHED
-    down = count * sum(p.dtype.itemsize for p in inner) * 2 * BYTE_TIME + LAUNCH_TIME
+    again = count * ((depth + wide) / BLOCK_ROWS + 2 * wide / BLOCK_STEPS) * weigh.byte * CACHED
+    down = count * sum(p.dtype.itemsize for p in inner) * 2 * weigh.byte + weigh.kernel
     return again, down

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from uopc._hot.graph import cone, of_ops
+from uopc.blockize.sizes import most_width
 from uopc.cascade.chain import check_chain, links
 from uopc.cascade.factors import summands
 from uopc.cascade.frame import Frame, Refused, Unfit
@@ -19,7 +20,7 @@ from uopc.cascade.lift import ENDS
 from uopc.cascade.survey import Survey, alone
 from uopc.cascade.written import Users, better_written, epilogue, outgrows
 from uopc.ops import Ops
-from uopc.rates import BLOCK_WIDTH
+from uopc.target import Target
 from uopc.uop import UOp, toposort
 
 # A body of more operations than this, down to its first reductions, is layers of a network: it is left alone, so that
@@ -45,8 +46,8 @@ class Search:
     ``skipped``: reductions not to look at.
     """
 
-    def __init__(self, root: UOp, skipped: Collection[UOp] = ()) -> None:
-        self.root = root
+    def __init__(self, root: UOp, target: Target, skipped: Collection[UOp] = ()) -> None:
+        self.root, self.target = root, target
         self.groups: dict[int, Group] = {}
         self.number_of: dict[UOp, int] = {}  # of the group that a reduction is in
         self.sums: dict[UOp, UOp] = {}
@@ -125,7 +126,7 @@ class Search:
         if not inner:
             return
         try:
-            check_chain(frame, inner, self.users.of)
+            check_chain(frame, inner, self.users.of, self.target)
             self.accept(frame)
         except Refused as why:
             self.refuse(frame, why)
@@ -146,8 +147,8 @@ class Search:
         number = next(iter(met), len(self.groups))
         group = self.groups.get(number, Group(number))
         parts = group.parts(frame)
-        if (width := frame.width()) > BLOCK_WIDTH:
-            raise Refused(f"a block would hold {width} results for each row, and at most {BLOCK_WIDTH} is accepted")
+        if (width := frame.width()) > (most := most_width(self.target)):
+            raise Refused(f"a block would hold {width} results for each row, and at most {most} is accepted")
         if not met and self.recomputes_written(frame):
             raise Refused("what they share, or what is computed from each element of it, is written down anyway")
         self.groups[number] = group = group.extended(frame, parts)

@@ -51,12 +51,13 @@ def _info(chosen: argparse.Namespace) -> int:
     if chosen.json:
         print(json.dumps({**where, "roofline": asdict(roof), "cache": cache_folder()}, indent=1))
         return 0
-    caches = f"L1 {size(machine.l1d)}, L2 {size(machine.l2)}, L3 {size(machine.l3)}"
+    target = machine.target
+    caches = ", ".join(f"L{k} {size(cache.size)}" for k, cache in enumerate(target.caches, 1))
     lines = [
         ("uopc", f"{where['uopc']} on Python {where['python']}, NumPy {where['numpy']}"),
         ("processor", machine.cpu_model),
-        ("cores", f"{machine.cores} usable, {where['threads']} threads in use"),
-        ("vectors", f"{machine.vector_bytes * 8} bits{', bfloat16 dot products' if machine.has_bf16_dot else ''}"),
+        ("cores", f"{target.cores} usable, {where['threads']} threads in use"),
+        ("target", f"{target.name}: {target.describe()}"),
         ("caches", caches),
         ("compiler", where["compiler"]),
         ("cache", cache_folder()),

@@ -25,10 +25,9 @@ from uopc.jit import Jit
 from uopc.kernelize import decisions
 from uopc.ops import Ops
 from uopc.options import Options, current
-from uopc.pipeline import LOOP_STAGES, VALUE_STAGES, Call, Kernel, Plan, Settings, plan_for, run_stages
+from uopc.pipeline import LOOP_STAGES, VALUE_STAGES, Call, Kernel, Plan, Settings, plan_for, run_stages, settings_for
 from uopc.render_c import render_c
 from uopc.runtime import Memory
-from uopc.runtime.device import device
 from uopc.runtime.plan import Executable, compile_plan, normal
 from uopc.runtime.tune import Tuning, tuned
 from uopc.tensor import Tensor
@@ -90,7 +89,7 @@ def _roots(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[U
 
 def of_graph(graph: UOp, options: Options) -> Report:
     """The report of a numbered graph (a SINK of STAGEs)."""
-    settings = Settings(options, device())
+    settings = settings_for(options)
     plan, tunings = tuned(plan_for(graph, options), options) if options.tune else (plan_for(graph, options), {})
     roof = roofline()
     known = {k: kernel_report(k, settings, roof, tunings.get(k)) for k in dict.fromkeys(plan.kernels)}
@@ -98,12 +97,12 @@ def of_graph(graph: UOp, options: Options) -> Report:
     for call, since in zip(plan.calls, _since(plan.calls, known)):
         report = known[call.kernel]
         writes, reads = _arguments(call, plan)
-        predicted = predict(report.work, call.kernel, roof, since)
+        predicted = predict(report.work, call.kernel, roof, settings.target, since)
         kernels.append(replace(report, predicted=predicted, value=_value_of(call, plan), writes=writes, reads=reads))
     temps = [(d.name, n, n * d.itemsize) for d, n in plan.temps]
     graph = run_stages(VALUE_STAGES, graph, settings)
-    made = _decisions(cascade(graph, options.fuse_reduce), options)
-    return Report(kernels, temps, made, _cascades(graph, options), roof, options, plan)
+    made = _decisions(cascade(graph, options.fuse_reduce, settings.target), settings)
+    return Report(kernels, temps, made, _cascades(graph, settings), roof, options, plan)
 
 
 def _arguments(call: Call, plan: Plan) -> tuple[list[str], list[str]]:
@@ -138,14 +137,14 @@ def _since(calls: list[Call], known: dict[Kernel, KernelReport]) -> list[dict[in
 
 def kernel_report(kernel: Kernel, settings: Settings, roof: Roofline, tuning: Tuning | None = None) -> KernelReport:
     """One kernel, apart from its place in a plan."""
-    done = work(kernel.linear, roof.vector_bytes)
+    done = work(kernel.linear, settings.target)
     return KernelReport(
         name=kernel.name,
         value="",
         loops=loop_nest(kernel.linear),
         work=done,
         reductions=reductions(kernel, settings),
-        predicted=predict(done, kernel, roof),
+        predicted=predict(done, kernel, roof, settings.target),
         tuning=tuning,
     )
 
@@ -170,17 +169,17 @@ def _of_loops(program: UOp, options: Options, measure: bool) -> Report:
     """A loop program written by hand."""
     if measure:
         raise TypeError("a loop program has no arrays to be measured with; time its Program")
-    settings, roof = Settings(options, device()), roofline()
+    settings, roof = settings_for(options), roofline()
     linear = run_stages(LOOP_STAGES, program, settings)
     kernel = Kernel("program", render_c(linear, "program"), linear, program)
-    done = work(linear, roof.vector_bytes)
+    done = work(linear, settings.target)
     report = KernelReport(
         name="program",
         value="",
         loops=loop_nest(linear),
         work=done,
         reductions=reductions_of_loops(program, settings),
-        predicted=predict(done, kernel, roof),
+        predicted=predict(done, kernel, roof, settings.target),
     )
     return Report([report], [], [], [], roof, options, None)
 
@@ -188,10 +187,10 @@ def _of_loops(program: UOp, options: Options, measure: bool) -> Report:
 # ------------------------------------------------------------------------------------------------------ decisions --
 
 
-def _decisions(graph: UOp, options: Options) -> list[DecisionReport]:
+def _decisions(graph: UOp, settings: Settings) -> list[DecisionReport]:
     """What kernelize decided about the graph that it is given."""
-    out = []
-    for d in decisions(graph, options.fuse_reduce):
+    out, fuse_reduce = [], settings.options.fuse_reduce
+    for d in decisions(graph, fuse_reduce, settings.target):
         shape = "x".join(map(str, d.value.shape)) or "scalar"
         out.append(
             DecisionReport(
@@ -202,19 +201,20 @@ def _decisions(graph: UOp, options: Options) -> list[DecisionReport]:
                 write_seconds=d.down,
                 factor=d.evaluations / d.size if d.size else 0.0,
                 reason=d.reason,
-                overridden=d.written != d.model and options.fuse_reduce is not None,
+                overridden=d.written != d.model and fuse_reduce is not None,
             )
         )
     return out
 
 
-def _cascades(graph: UOp, options: Options) -> list[CascadeReport]:
+def _cascades(graph: UOp, settings: Settings) -> list[CascadeReport]:
     """Dependent reductions: those that became one, and those that did not, with the reason."""
     out = []
-    for found in derivations(graph):
+    fuse_reduce = settings.options.fuse_reduce
+    for found in derivations(graph, settings.target):
         reason = found.reason
-        if reason is None and options.fuse_reduce is not None:
-            reason = f"fuse_reduce={options.fuse_reduce} asks for another way"
+        if reason is None and fuse_reduce is not None:
+            reason = f"fuse_reduce={fuse_reduce} asks for another way"
         out.append(
             CascadeReport(
                 derived=reason is None,

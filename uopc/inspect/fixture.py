@@ -25,7 +25,7 @@ from uopc.inspect.explain import explain
 from uopc.inspect.probes import Probe, Probes
 from uopc.jit import jit
 from uopc.runtime import get_num_threads
-from uopc.runtime.device import device
+from uopc.runtime.device import host
 
 STEPS = 160_000  # of FMAs on all threads: a millisecond, which sleeping threads still join
 RUNS = 20  # before, and as many after
@@ -34,7 +34,7 @@ RUNS = 20  # before, and as many after
 @lru_cache(maxsize=8)
 def _workload(threads: int) -> Probe:
     """FMAs from registers: what they take depends on the machine, and on who else uses it."""
-    return Probes(threads, device()).fma(STEPS)
+    return Probes(threads, host()).fma(STEPS)
 
 
 class UopcBenchmark:

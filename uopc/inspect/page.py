@@ -19,8 +19,7 @@ from uopc.inspect.formula import formula
 from uopc.inspect.report import Report, size
 from uopc.ops import ALU, MOVEMENT, Ops
 from uopc.options import Options, current
-from uopc.pipeline import KERNEL_STAGES, LOOP_STAGES, TENSOR_STAGES, Kernel, Plan, Settings
-from uopc.runtime.device import device
+from uopc.pipeline import KERNEL_STAGES, LOOP_STAGES, TENSOR_STAGES, Kernel, Plan, Settings, settings_for
 from uopc.runtime.plan import Executable
 from uopc.tensor import Tensor
 from uopc.uop import UOp, format_graph, toposort
@@ -43,8 +42,8 @@ def page(target: Any, *args: Any, title: str = "uopc", **kwargs: Any) -> str:
         "title": title,
         "report": report.to_json(),
         "text": str(report),
-        "tensor_stages": _stages(graph, TENSOR_STAGES, Settings(options, device())),
-        "kernels": _kernels(report.plan, Settings(options, device())),
+        "tensor_stages": _stages(graph, TENSOR_STAGES, settings_for(options)),
+        "kernels": _kernels(report.plan, settings_for(options)),
         "calls": _calls(report),
         "buffers": _buffers(report.plan),
         "timeline": _timeline(report.plan, made, inputs),

@@ -11,11 +11,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from uopc.cost import LAUNCH
 from uopc.inspect.roofline import Rates, Roofline
-from uopc.inspect.streams import LINE
 from uopc.inspect.work import Body, Work
 from uopc.pipeline import Kernel
+from uopc.target import LINE, Target
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,9 @@ def launch_of(kernel: Kernel) -> tuple[int, int]:
     return (int(found[1]), int(found[2])) if found else (1, 1)
 
 
-def predict(done: Work, kernel: Kernel, roof: Roofline, since: Mapping[int, int] | None = None) -> Prediction:
+def predict(
+    done: Work, kernel: Kernel, roof: Roofline, target: Target, since: Mapping[int, int] | None = None
+) -> Prediction:
     """The time of a kernel.  since: bytes that were moved since each argument was last used, by slot; as many as the
     kernel itself moves, where nothing is said: it runs again and again."""
     trips, chunk = launch_of(kernel)
@@ -52,7 +53,7 @@ def predict(done: Work, kernel: Kernel, roof: Roofline, since: Mapping[int, int]
         computing[bound] = computing.get(bound, 0.0) + costs[bound] * uneven
     levels = {a.slot: roof.level((since or {}).get(a.slot, done.read + done.written), threads) for a in done.arguments}
     slower = max(computing, _moving(done, rates, levels), key=lambda taken: sum(taken.values()))
-    seconds = max(rates.launch, LAUNCH[threads > 1]) + sum(slower.values())
+    seconds = max(rates.launch, target.launch_shared if threads > 1 else target.launch) + sum(slower.values())
     moved = {"L1": (done.loaded + done.tiles_loaded, done.stored + done.tiles_stored)}
     for a in done.arguments:
         read, written = moved.get(levels[a.slot], (0, 0))

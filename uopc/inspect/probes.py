@@ -13,9 +13,8 @@ from functools import cached_property
 import numpy as np
 
 from uopc.runtime import Memory, NativePlan, compile_source, num_threads
-from uopc.runtime.device import Device
+from uopc.target import LINE, Target
 
-LINE = 64  # bytes that memory moves at a time
 TRIPS = 64  # of what moves through caches and memory
 LAUNCHES = 200  # kernels of the plan that measures a launch
 MEMORY_BYTES = 1 << 26  # at least this much is read from memory, and at most 8 times as much
@@ -169,13 +168,13 @@ class Probes:
     line of a level at a time, in random order.  nothing: launches.
     """
 
-    def __init__(self, threads: int, machine: Device) -> None:
-        self.threads, self.machine = threads, machine
-        self._accumulators = 24 if machine.vector_bytes >= 64 else 12
+    def __init__(self, threads: int, target: Target) -> None:
+        self.threads, self.target = threads, target
+        self._accumulators = target.accumulators
         self._library = compile_source(
             _SOURCE
             % {
-                "bytes": machine.vector_bytes,
+                "bytes": target.vector_bytes,
                 "each": " ".join(f"DO({k})" for k in range(self._accumulators)),
                 "half": " ".join(f"DO({k})" for k in range(self._accumulators // 2)),
                 "threads": threads,
@@ -184,12 +183,12 @@ class Probes:
                 "floats": LINE // 4,
             }
         )
-        l2 = machine.l2 * threads
+        l2 = target.l2.size * threads
         self.sizes = {
-            "L1": machine.l1d * threads // 2,
+            "L1": target.l1.size * threads // 2,
             "L2": l2 // 2,
-            "L3": max(min(machine.l3 // 2, 4 * l2), 2 * l2),
-            "memory": min(max(MEMORY_BYTES, 2 * machine.l3), 8 * MEMORY_BYTES),
+            "L3": max(min(target.l3.size // 2, 4 * l2), 2 * l2),
+            "memory": min(max(MEMORY_BYTES, 2 * target.l3.size), 8 * MEMORY_BYTES),
         }
         self._out = np.zeros(max(threads, TRIPS), np.float32)
         self._none = np.zeros(16, np.float32)
@@ -212,7 +211,7 @@ class Probes:
 
     def fma(self, steps: int) -> Probe:
         """So many steps of every accumulator."""
-        lanes = self.machine.vector_bytes // 4
+        lanes = self.target.vector_bytes // 4
         return self._computing("fma", steps, 2 * self._accumulators * lanes * steps * self.threads)
 
     def mixed(self, steps: int) -> Probe:
@@ -232,7 +231,7 @@ class Probes:
         own = level == "L1"
         trips = self.threads if own else TRIPS
         whole = self.sizes[level] // (2 if kind == "copy" and level != "memory" else 1)
-        each = whole // trips // (8 * self.machine.vector_bytes) * 8 * self.machine.vector_bytes
+        each = whole // trips // (8 * self.target.vector_bytes) * 8 * self.target.vector_bytes
         once = each * trips * (2 if kind == "copy" else 1)
         passes = max(1, round(nbytes / once))
         name = f"{kind}_own" if own else kind

@@ -15,7 +15,7 @@ from uopc.inspect.probes import LEVELS, Probe, Probes
 from uopc.runtime import get_num_threads
 from uopc.runtime.cache import digest
 from uopc.runtime.compiler import disk_cache
-from uopc.runtime.device import device
+from uopc.runtime.device import device, host
 
 VERSION = 2
 SETTLED = 10  # rounds in which nothing became faster by GAIN: what is left of other work is then no more in the figures
@@ -95,9 +95,9 @@ def _rates(threads: int, probes: dict[tuple[str, str], Probe], best: dict[tuple[
 
 def measure(threads: int | None = None) -> Roofline:
     """Measure now; takes a second, or some on a busy machine."""
-    machine = device()
+    target = host()
     n = threads or get_num_threads()
-    made = {count: _probes(Probes(count, machine)) for count in dict.fromkeys((1, n))}
+    made = {count: _probes(Probes(count, target)) for count in dict.fromkeys((1, n))}
     best = {count: dict.fromkeys(probes, float("inf")) for count, probes in made.items()}
     settled, stop = 0, time.monotonic() + LONGEST
     while settled < SETTLED and time.monotonic() < stop:
@@ -110,7 +110,7 @@ def measure(threads: int | None = None) -> Roofline:
                     settled = 0
                 best[count][key] = min(best[count][key], seconds)
     one, all_ = (_rates(count, made[count], best[count]) for count in (1, n))
-    return Roofline(one, all_, machine.vector_bytes, machine.l2, machine.l3)
+    return Roofline(one, all_, target.vector_bytes, target.l2.size, target.l3.size)
 
 
 _kept: dict[int, Roofline] = {}

@@ -16,10 +16,9 @@ import numpy as np
 
 from uopc.count import evaluate
 from uopc.rangeify.nest import statements
+from uopc.target import PAGE
 from uopc.uop import Ops, UOp, memory_of, toposort
 
-LINE = 64  # bytes that memory moves at a time
-PAGE = 4096  # bytes: what is further on may lie anywhere, and lines that lie so far apart share their place in L1
 STREAMS = 16  # walks that a processor keeps apart
 
 

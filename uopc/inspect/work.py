@@ -13,27 +13,13 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from uopc.count import count, times
-from uopc.inspect.streams import LINE, conflicting, jumping, unforeseen_in
+from uopc.inspect.streams import conflicting, jumping, unforeseen_in
+from uopc.issue import own_issue
 from uopc.ops import ALU, AxisType
 from uopc.rangeify.nest import statements
+from uopc.target import LINE, Target
 from uopc.uop import Ops, UOp, dtypes, memory_of
 
-# Operations in units of the simplest: a division or square root keeps its unit busy, and a BITCAST is no instruction.
-_SLOW = {
-    Ops.BITCAST: 0.0,
-    Ops.DIV: 8.0,
-    Ops.RECIP: 8.0,
-    Ops.SQRT: 8.0,
-    Ops.IDIV: 12.0,
-    Ops.MOD: 12.0,
-    Ops.FMOD: 20.0,
-    Ops.LDEXP: 2.0,
-    Ops.PAIR: 2.0,
-    Ops.HREDUCE: 6.0,
-    # NaN is passed on, by a comparison and a selection
-    Ops.MAX: 4.0,
-    Ops.MIN: 4.0,
-}
 # What takes a multiplier, as an addition to a product does.
 _MULTIPLIED = frozenset({Ops.MUL, Ops.DIV, Ops.RECIP, Ops.SQRT, Ops.FMOD, Ops.DOT2, Ops.FMA})
 # Until a result can be used, in units of an FMA.
@@ -130,8 +116,9 @@ class Work:
         return Body(*(sum(getattr(b, f.name) for b in self.bodies) for f in fields(Body)))
 
 
-def work(linear: UOp, vector_bytes: int) -> Work:
-    """The work of one run."""
+def work(linear: UOp, target: Target) -> Work:
+    """The work of one run on a machine."""
+    vector_bytes = target.vector_bytes
     runs = times(linear)
     tiles = {Ops.LOAD: 0, Ops.STORE: 0}
     unforeseen = unforeseen_in(linear)
@@ -163,9 +150,7 @@ def work(linear: UOp, vector_bytes: int) -> Work:
                 places, width = place.src[1].dtype.count, value.dtype.itemsize
                 argument.lines += n * (places if places > 1 else -(-width // LINE))
         elif u.op in (Ops.HREDUCE, Ops.SHUFFLE) or (u.op in ALU and u.dtype.scalar() is not dtypes.index):
-            # with a number, which is no NaN, it is one instruction
-            bound = u.op in (Ops.MAX, Ops.MIN) and any(s.op is Ops.CONST for s in u.src)
-            each = n * (1.0 if bound else _SLOW.get(u.op, 1.0)) * _registers(u, vector_bytes)
+            each = n * target.slots(own_issue(u), u.dtype.scalar().itemsize) * _registers(u, vector_bytes)
             body.operations += each
             if u.op in _MULTIPLIED:
                 body.multiplies += each

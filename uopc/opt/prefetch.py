@@ -17,8 +17,8 @@ from uopc._hot.graph import of_ops
 from uopc._hot.uses import place_of
 from uopc.ops import ALU, Ops
 from uopc.rangeify.nest import statements
-from uopc.runtime.device import Device
 from uopc.simplify import linear_in
+from uopc.target import Target
 from uopc.uop import UOp, dtypes
 
 # Bytes of a row that are worth it, and of the second-level cache that they may take.
@@ -32,10 +32,10 @@ LEAST_WORK = 10
 Readers = dict[UOp, list[UOp]]
 
 
-def _large(linear: UOp, machine: Device) -> set[int]:
+def _large(linear: UOp, target: Target) -> set[int]:
     """The slots of the BUFFERs that are only read, and that the second-level cache does not hold."""
     buffers = of_ops(linear.src, Ops.BUFFER)
-    large = {u.arg.slot for u in buffers if math.prod(u.arg.shape) * u.dtype.itemsize > machine.l2}
+    large = {u.arg.slot for u in buffers if math.prod(u.arg.shape) * u.dtype.itemsize > target.l2.size}
     return large and large - {
         place_of(u).arg.slot for u in of_ops(linear.src, Ops.STORE) if place_of(u).op is Ops.BUFFER
     }
@@ -53,7 +53,7 @@ def _readers(linear: UOp, large: set[int]) -> dict[tuple[int, UOp], Readers]:
     return found
 
 
-def _step(loads: list[UOp], around: UOp, machine: Device) -> int:
+def _step(loads: list[UOp], around: UOp, target: Target) -> int:
     """How many elements the next turn of a loop lies further on, the same for all loads; 0 where there is no such
     number, or it is no row that a cache has room for."""
     steps = {None if (found := linear_in(u.src[0].src[1], around)) is None else found[1] for u in loads}
@@ -61,7 +61,7 @@ def _step(loads: list[UOp], around: UOp, machine: Device) -> int:
     if steps or step is None:
         return 0
     nbytes = step * place_of(loads[0]).dtype.itemsize
-    return step if LEAST_BYTES <= nbytes <= machine.l2 * CACHE_SHARE else 0
+    return step if LEAST_BYTES <= nbytes <= target.l2.size * CACHE_SHARE else 0
 
 
 def _busiest(readers: Readers, linear: UOp) -> list[UOp]:
@@ -77,9 +77,9 @@ def _busiest(readers: Readers, linear: UOp) -> list[UOp]:
     return readers[most] if work(most) >= LEAST_WORK else []
 
 
-def prefetch(linear: UOp, machine: Device) -> UOp:
+def prefetch(linear: UOp, target: Target) -> UOp:
     """The list with LOADs that fetch ahead."""
-    large = _large(linear, machine)
+    large = _large(linear, target)
     if not large:
         return linear
     ahead: dict[UOp, int] = {}
@@ -87,7 +87,7 @@ def prefetch(linear: UOp, machine: Device) -> UOp:
     # the innermost loop around two that read the same comes last in the list
     for (slot, around), readers in reversed(_readers(linear, large).items()):
         if len(readers) > 1 and slot not in seen:
-            step = _step([u for loads in readers.values() for u in loads], around, machine)
+            step = _step([u for loads in readers.values() for u in loads], around, target)
             if step:
                 seen.add(slot)
                 ahead |= dict.fromkeys(_busiest(readers, linear), step)

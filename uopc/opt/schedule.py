@@ -1,6 +1,6 @@
 """schedule: choose the sizes of a kernel's loops from its loop nest.
 
-In: a kernel of tensor operations, ``SINK(STORE(target, body), ...)``.  Out: the same kernel (perhaps with its axes
+In: a kernel of tensor operations, ``SINK(STORE(out, body), ...)``.  Out: the same kernel (perhaps with its axes
 merged into one), with ``Opts`` in its KernelInfo.
 
 The kernel is ranged once with plain loops, and the step of every memory access along every loop is read off.  From
@@ -18,7 +18,7 @@ from uopc.ops import AxisType, KernelInfo, Ops, Order, ReduceArg
 from uopc.opt.sizes import candidates
 from uopc.rangeify import Ctx, Opts, rangeify
 from uopc.rangeify.nest import analyse
-from uopc.runtime.device import Device
+from uopc.target import Target
 from uopc.uop import UOp, dtypes, toposort
 
 
@@ -76,23 +76,23 @@ def _normal(root: UOp) -> UOp:
     return root
 
 
-def schedule(root: UOp, machine: Device) -> UOp:
-    """The kernel ``root`` with ``Opts`` in its KernelInfo, for a machine with these vectors and registers."""
+def schedule(root: UOp, target: Target) -> UOp:
+    """The kernel ``root`` with ``Opts`` in its KernelInfo, for a machine."""
     if any(u.op is Ops.CASCADE for u in toposort(root)):
         return root  # its sizes follow from its blocks
     root = _normal(root)
     nest = analyse(root.src)
-    return root.replace(arg=KernelInfo(root.arg.name, Model(nest, machine).choose(candidates(nest, machine))))
+    return root.replace(arg=KernelInfo(root.arg.name, Model(nest, target).choose(candidates(nest, target))))
 
 
-def schedules(root: UOp, machine: Device) -> list[Candidate]:
+def schedules(root: UOp, target: Target) -> list[Candidate]:
     """The kernel under each of its candidate sizes."""
     if any(u.op is Ops.CASCADE for u in toposort(root)):
         return [Candidate(root, None)]
     root = _normal(root)
     nest = analyse(root.src)
-    model = Model(nest, machine)
+    model = Model(nest, target)
     return [
         Candidate(root.replace(arg=KernelInfo(root.arg.name, opts)), model.cost(opts))
-        for opts in candidates(nest, machine)
+        for opts in candidates(nest, target)
     ]

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from uopc.ops import Ops, Order
 from uopc.rangeify import Opts
 from uopc.rangeify.nest import SMALL_STEPS, Nest, trips
-from uopc.runtime.device import Device
+from uopc.target import Target
 from uopc.uop import UOp, toposort
 
 # Steps that a reduction without reuse takes at once, so that additions overlap: latency times throughput of an FMA is 4
@@ -33,6 +33,9 @@ ELEMENTWISE_VECTORS = (2, 1, 4)
 ACROSS_VECTORS, ACROSS_VECTORS_WITH_SCALARS = (8, 4, 2), (4, 8, 2)
 # Register tiles that take longer than the best by this much, by their operations, loads and edges, are not looked at.
 WORTH = 1.15
+# Loads of a register tile that come from the second-level cache find its bandwidth taken by others now and then; and
+# more accumulators than the latency of an FMA asks for leave room for what else is issued.
+L2_SHARE, SPARE = 1.25, 2.0
 # An element that is picked from a vector costs so many times less than one that is read by itself.
 PICKED = 4
 # An iteration with less work than this does not pay for the divisions that a merged thread loop asks for.
@@ -75,18 +78,22 @@ def _reduce_lanes(nest: Nest, vector: UOp | None, lanes: int) -> int:
     return lanes if good > bad else 1
 
 
-def _register_tiles(extent_b: int, extent_v: int, lanes: int, registers: int) -> list[tuple[int, int]]:
-    """Rows and vectors of register tiles: those with little work for what they waste at the edges, and with loads that
-    arithmetic can hide, which come from the second-level cache at a vector in four cycles; the best first."""
+def _register_tiles(extent_b: int, extent_v: int, lanes: int, target: Target) -> list[tuple[int, int]]:
+    """Rows and vectors of register tiles: those with little work for what they waste at the edges, with loads that
+    arithmetic can hide, those from the second-level cache too, and with more accumulators than its latency asks for;
+    the best first."""
+    loads = target.fma / target.load
+    from_l2 = target.fma * L2_SHARE * target.vector_bytes / target.l2.bandwidth
+    latency = SPARE * target.fma * target.fma_latency
 
     def cost(tile: tuple[int, int]) -> float:
         rows, vectors = tile
         waste = (-(-extent_b // rows) * rows / extent_b) * (
             -(-extent_v // (vectors * lanes)) * vectors * lanes / max(extent_v, 1)
         )
-        return waste * max(rows * vectors, rows + vectors, 4 * vectors, 8) / (rows * vectors)
+        return waste * max(rows * vectors, loads * (rows + vectors), from_l2 * vectors, latency) / (rows * vectors)
 
-    room = registers - registers // 4
+    room = target.accumulators
     costs = {
         (b, v): cost((b, v))
         for v in (4, 3, 2, 1)
@@ -97,7 +104,7 @@ def _register_tiles(extent_b: int, extent_v: int, lanes: int, registers: int) ->
     return sorted((t for t, c in costs.items() if c <= WORTH * least), key=lambda t: (round(costs[t], 2), -t[0] * t[1]))
 
 
-def _tiles(nest: Nest, v: int, lanes: int, registers: int) -> list[dict[int, int]]:
+def _tiles(nest: Nest, v: int, lanes: int, target: Target) -> list[dict[int, int]]:
     """Elements of each output axis that one iteration computes, several ways."""
     vector = nest.outputs[v]
     assert vector is not None
@@ -106,7 +113,7 @@ def _tiles(nest: Nest, v: int, lanes: int, registers: int) -> list[dict[int, int
     if not any(vector in u.ranges for u in nest.reduces):
         square = _transposed(nest, v, lanes)
         held = max(len(nest.values), sum(vector in a.steps for a in nest.loads))
-        room = [n for n in ELEMENTWISE_VECTORS if n * held <= registers] or [1]
+        room = [n for n in ELEMENTWISE_VECTORS if n * held <= target.vector_registers] or [1]
         return [square] if square else [{v: lanes * n} for n in room]
     # an axis that a vector load does not depend on reuses the load
     reusing = [
@@ -114,7 +121,7 @@ def _tiles(nest: Nest, v: int, lanes: int, registers: int) -> list[dict[int, int
     ]
     if reusing:
         b = max(reusing, key=lambda b: nest.shape[b])
-        tiles = _register_tiles(nest.shape[b], nest.shape[v], lanes, registers)
+        tiles = _register_tiles(nest.shape[b], nest.shape[v], lanes, target)
         return [{b: rows, v: lanes * vectors} for rows, vectors in tiles]
     most = max(nest.shape[v] // lanes, 1)
     vectors = ACROSS_VECTORS_WITH_SCALARS if scalar else ACROSS_VECTORS
@@ -197,9 +204,9 @@ def _prefers_reduced_axis(nest: Nest, v: int, lanes: int) -> bool:
     return along > across
 
 
-def candidates(nest: Nest, machine: Device) -> Iterator[Opts]:
+def candidates(nest: Nest, target: Target) -> Iterator[Opts]:
     """Sizes for a nest; of those that take about the same time the first is to be preferred."""
-    lanes = max(1, machine.vector_bytes // nest.itemsize)
+    lanes = max(1, target.vector_bytes // nest.itemsize)
     v = _vector_axis(nest)
     sums = any(u.arg.op is Ops.ADD and u.dtype.is_float for u in nest.reduces)
     block = SUM_BLOCK if sums else 0
@@ -216,9 +223,8 @@ def candidates(nest: Nest, machine: Device) -> Iterator[Opts]:
         block = min(block, LANES_SUM_BLOCK)
         yield from (Opts((), unroll, None, None, 1, reduce_lanes, block) for unroll in unrolls)
         return
-    registers = machine.vector_registers
     sharing = _Sharing(nest)
-    for tile in _tiles(nest, v, lanes, registers):
+    for tile in _tiles(nest, v, lanes, target):
         for unroll in unrolls:
             for threads in sharing.orders(tile, v):
                 yield Opts(tile, unroll, threads or None, v, lanes, reduce_lanes, block)

@@ -24,21 +24,20 @@ from typing import Any
 from uopc._hot.graph import of_ops
 from uopc.ops import Ops
 from uopc.render_c.kernel import Kernel
+from uopc.runtime.device import host
+from uopc.target import Target
 from uopc.uop import UOp, toposort
 
-__all__ = ["STACK_BYTES", "TilesTooLarge", "render_c"]
-
-# What a kernel keeps for each thread stands on that thread's stack, of 8 MB where nobody says otherwise.
-STACK_BYTES = 4 << 20
+__all__ = ["TilesTooLarge", "render_c"]
 
 
 class TilesTooLarge(ValueError):
     """What a kernel keeps does not fit a thread's stack."""
 
 
-def render_c(root: UOp, name: str) -> str:
+def render_c(root: UOp, name: str, target: Target | None = None) -> str:
     """The C of a program: ``root`` is LINEAR, or a SINK of loop IR, which first goes through the stages that make it
-    LINEAR.
+    LINEAR, for a machine: this one where nobody says.
 
     ValueError for a program that cannot be put in order, in which something stands outside the THREAD range that it
     has, or whose ALLOCs do not fit a thread's stack.
@@ -51,12 +50,13 @@ def render_c(root: UOp, name: str) -> str:
     if root.op is Ops.SINK:
         parameters = of_ops(toposort(root), Ops.BUFFER)  # also those that turn out not to be needed
         root = sys.modules[__name__].to_linear(root)
+    target = target or host()
     kept = sum(u.dtype.itemsize * math.prod(u.arg.shape) for u in of_ops(root.src, Ops.ALLOC))
-    if kept > STACK_BYTES:
+    if kept > target.stack:
         raise TilesTooLarge(
-            f"{name} would keep {kept} bytes in ALLOCs, and a thread's stack has room for {STACK_BYTES}"
+            f"{name} would keep {kept} bytes in ALLOCs, and a thread's stack has room for {target.stack}"
         )
-    return Kernel(root, name, parameters).print()
+    return Kernel(root, name, parameters, target).print()
 
 
 def __getattr__(name: str) -> Any:

@@ -10,9 +10,9 @@ from uopc._hot.statements import Statements
 from uopc._hot.text import SHIFT, Code
 from uopc._hot.uses import Uses
 from uopc.ops import ALU, AxisType, Ops
-from uopc.rates import CHUNK_WORK
 from uopc.render_c.memory import Memory, Place
 from uopc.render_c.types import Declarations
+from uopc.target import Target
 from uopc.uop import UOp
 
 # More chunks than this buy no balance and cost their launches.
@@ -33,8 +33,8 @@ VALUES = ALU | {Ops.LOAD, Ops.HREDUCE, Ops.SHUFFLE}
 class Kernel(Statements):
     """One kernel while it is printed."""
 
-    def __init__(self, linear: UOp, name: str, parameters: list[UOp]) -> None:
-        self.name = name
+    def __init__(self, linear: UOp, name: str, parameters: list[UOp], target: Target) -> None:
+        self.name, self.target = name, target
         self.statements = linear.src
         self.unit = Declarations()
         uses = Uses(self.statements)
@@ -201,5 +201,5 @@ class Kernel(Statements):
         work = sum(n * times[r] for r, n in lanes.items() if r in inside)
         before = sum(n * times[r] for r, n in lanes.items() if r not in inside)
         # what each chunk does again must not take longer than the chunk
-        chunk = max(1, -(-max(CHUNK_WORK, before) // max(work, 1)), -(-trips // MAX_CHUNKS))
+        chunk = max(1, -(-max(self.target.chunk, before) // max(work, 1)), -(-trips // MAX_CHUNKS))
         return trips, max(min(chunk, trips), 1)

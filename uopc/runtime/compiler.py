@@ -22,7 +22,7 @@ from uopc._hot.runtime import Library
 from uopc.memo import Memo
 from uopc.options import environment
 from uopc.runtime.cache import CacheRefused, DiskCache, digest
-from uopc.runtime.device import device
+from uopc.runtime.device import device, host
 from uopc.runtime.loading import opened, with_room
 from uopc.runtime.units import Source, Unit, units_of
 
@@ -431,7 +431,7 @@ class Kernels:
         """
         keys = {kernel: self.key(kernel) for kernel in kernels}
         found = {kernel: library for kernel, key in keys.items() if (library := self._find(key)) is not None}
-        units = units_of([kernel for kernel in keys if kernel not in found], device().cores)
+        units = units_of([kernel for kernel in keys if kernel not in found], host().cores)
         for made in _at_once(lambda unit: self._build(unit, keys), units):
             found |= made
         return [found[kernel] for kernel in kernels]
@@ -479,7 +479,7 @@ def _at_once(work: Callable[[S], T], items: Sequence[S]) -> list[T]:
 
     threads = []
     with suppress(RuntimeError):  # threads are not to be had: at the end of the interpreter, or under a limit
-        for _ in range(min(device().cores, len(items)) - 1):
+        for _ in range(min(host().cores, len(items)) - 1):
             thread = threading.Thread(target=take, daemon=True)
             thread.start()
             threads.append(thread)

@@ -12,28 +12,20 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
+from uopc.target import Target, target_of
+
 NO_LIMIT = 1 << 60  # version 1 of cgroups says 2**63 less a page
-DEFAULT_L1D, DEFAULT_L2, DEFAULT_L3 = 32 << 10, 512 << 10, 8 << 20
 
 
 @dataclass(frozen=True)
 class Device:
-    """Facts of one machine.  Sizes are bytes; l1d and l2 belong to one core, l3 to the cores that share it."""
+    """A machine by its name, and as the compiler sees it: the Target's cores are those that this process may use, by
+    its affinity mask and its cgroup's quota, and its caches are the machine's."""
 
-    cores: int  # usable by this process: affinity mask and cgroup quota
-    l1d: int
-    l2: int
-    l3: int
-    vector_bytes: int  # 64 with AVX-512, 32 with AVX2, 16 otherwise
-    has_bf16_dot: bool  # AVX512_BF16: dot products of pairs of bfloat16 in float32
     cpu_model: str
     page_size: int
     cpu_features: frozenset[str] = field(repr=False)
-
-    @property
-    def vector_registers(self) -> int:
-        """How many there are."""
-        return 32 if self.vector_bytes >= 64 or self.cpu_features & {"asimd", "neon"} else 16
+    target: Target
 
     @property
     def identity(self) -> str:
@@ -52,18 +44,32 @@ def read_device(root: Path) -> Device:
     fields = _first_processor(root / "proc/cpuinfo")
     features = frozenset((fields.get("flags") or fields.get("Features") or "").split())
     arm_name = " ".join(f"{key}={fields[key]}" for key in sorted(fields) if key.startswith("CPU "))
+    vendor = fields.get("vendor_id") or fields.get("CPU implementer") or ""
+    family, model = (
+        _number(fields, x86, arm) for x86, arm in (("cpu family", "CPU architecture"), ("model", "CPU part"))
+    )
     caches = _cache_sizes(root / "sys/devices/system/cpu/cpu0/cache")
     return Device(
-        cores=usable_cores(root),
-        l1d=caches.get(1, DEFAULT_L1D),
-        l2=caches.get(2, DEFAULT_L2),
-        l3=caches.get(3, DEFAULT_L3),
-        vector_bytes=64 if "avx512f" in features else 32 if "avx2" in features else 16,
-        has_bf16_dot="avx512_bf16" in features,
+        target=target_of(vendor, family, model, features, usable_cores(root), caches),
         cpu_model=fields.get("model name") or arm_name or os.uname().machine,
         page_size=os.sysconf("SC_PAGESIZE"),
         cpu_features=features,
     )
+
+
+def host() -> Target:
+    """This machine as the compiler sees it."""
+    return device().target
+
+
+def _number(fields: dict[str, str], *names: str) -> int:
+    """The number that one of these fields holds; 0 where none does."""
+    for name in names:
+        try:
+            return int(fields.get(name, ""), 0)
+        except ValueError:
+            continue
+    return 0
 
 
 def _read(path: Path) -> str:

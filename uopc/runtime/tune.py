@@ -27,10 +27,9 @@ from uopc.cost import Candidate
 from uopc.memo import Memo
 from uopc.ops import Ops
 from uopc.options import Options
-from uopc.pipeline import Kernel, Plan, Settings, compile_kernel, kernel_candidates
+from uopc.pipeline import Kernel, Plan, Settings, compile_kernel, kernel_candidates, settings_for
 from uopc.runtime.cache import TUNED, digest
 from uopc.runtime.compiler import Kernels, disk_cache, toolchain
-from uopc.runtime.device import device
 from uopc.runtime.records import graph_lines, identity
 from uopc.runtime.schedules import describe
 from uopc.runtime.units import Source
@@ -162,7 +161,7 @@ _alone = threading.Lock()  # two that measure at once measure each other
 def tune_kernel(root: UOp, options: Options, measure: Race | None = None) -> tuple[Kernel, Tuning | None]:
     """The kernel of ``root`` with the best of its schedules, and how it was found; None where there is nothing to
     choose from.  Errors as those of the compiler."""
-    settings = Settings(replace(options, tune=0), device())
+    settings = settings_for(options)
     # schedules sum in different orders: which one is fast must not decide on bits that depend on nothing else
     if options.tune < 2 or options.batch_invariant:
         return compile_kernel(root, settings), None
@@ -200,9 +199,9 @@ def _measure(root: UOp, candidates: list[Candidate], settings: Settings, measure
         times = [seconds / count for seconds in (measure or race)(runs)]
     except MemoryError:
         return None
-    machine = replace(settings.machine, cores=get_num_threads())
+    target = replace(settings.target, cores=get_num_threads())
     trials = tuple(
-        Trial(_name(c.root), describe(c.root), c.seconds(machine), seconds) for c, seconds in zip(candidates, times)
+        Trial(_name(c.root), describe(c.root), c.seconds(target), seconds) for c, seconds in zip(candidates, times)
     )
     best = min(range(len(times)), key=times.__getitem__)
     return Tuning(trials, best if times[best] < (1 - NOISE) * times[0] else 0, len(candidates))

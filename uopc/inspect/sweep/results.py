@@ -92,8 +92,8 @@ def environment(threads: int | None = None) -> dict[str, Any]:
         peak = roofline().all.flops
     return {
         "cpu": machine.cpu_model,
-        "vector_bytes": machine.vector_bytes,
-        "caches": {"l1d": machine.l1d, "l2": machine.l2, "l3": machine.l3},
+        "vector_bytes": machine.target.vector_bytes,
+        "caches": dict(zip(("l1d", "l2", "l3"), (cache.size for cache in machine.target.caches))),
         "threads": threads,
         "compiler": find_compiler().identity.splitlines()[0],
         "python": platform.python_version(),
