@@ -40,7 +40,7 @@
 /* Where threads are refused, asking again for each region would cost more than the region. */
 #define ASK_AGAIN_US 100000
 #define WORKER_STACK (8u << 20) /* as a main thread: kernels keep their tiles on the stack */
-#define KERNEL_STACK (1u << 20) /* what tiles take at most: they fit a second-level cache */
+#define FRAMES (256u << 10) /* of a kernel's stack what is no tile: spilled registers, calls, a signal's handler */
 
 /* The ticket: bit 31 open, bit 30 the caller sleeps until the last worker leaves, then wanted and joined threads. */
 #define TICKET_OPEN 0x80000000u
@@ -93,6 +93,7 @@ static struct part parts[UOPC_MAX_THREADS];
 static struct worker workers[UOPC_MAX_THREADS];
 static _Thread_local int thread_override;
 static _Thread_local char *stack_low; /* where this thread's stack ends; NULL: not yet asked */
+static atomic_size_t kernel_stack = WORKER_STACK - 2 * FRAMES; /* what a kernel's tiles take at most */
 
 static void futex_wait(atomic_uint *word, unsigned value) {
     syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
@@ -377,7 +378,13 @@ static int has_room(void) {
         }
         stack_low = low ? low : (char *)1;
     }
-    return here < stack_low || here - stack_low > (ptrdiff_t)KERNEL_STACK;
+    return here < stack_low || here - stack_low > (ptrdiff_t)(atomic_load(&kernel_stack) + FRAMES);
+}
+
+int uopc_pool_set_kernel_stack(size_t bytes) {
+    if (bytes > WORKER_STACK - 2 * FRAMES) return -1;
+    atomic_store(&kernel_stack, bytes);
+    return 0;
 }
 
 struct moved {

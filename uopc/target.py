@@ -21,6 +21,9 @@ from uopc.ops import TABLE, Issue, Ops
 LINE = 64  # bytes that caches and memory move at a time, on all machines below
 PAGE = 4096  # bytes of the smallest page: prefetchers stop at its end
 KB, MB = 1 << 10, 1 << 20
+# Bytes of a thread's stack that a kernel may keep tiles in: half of what threads have where nobody says otherwise. The
+# pool runs no kernel on a thread that has less left.
+STACK = 4 * MB
 
 
 class Feature(Enum):
@@ -57,7 +60,7 @@ class Target:
     others being under way.  tlb: bytes that the second-level TLB reaches.
     launch, launch_shared: seconds of starting a kernel, alone and where other threads join.  chunk: simple operations
     on elements, less than which is no part for a thread.
-    stack: bytes that a kernel may keep on a thread's stack; the pool gives every thread that runs one as many.
+    stack: bytes that a kernel may keep on a thread's stack, at most ``STACK``.
     """
 
     name: str
@@ -85,7 +88,7 @@ class Target:
     launch: float = 1e-7
     launch_shared: float = 6e-7
     chunk: int = 16384
-    stack: int = 4 * MB
+    stack: int = STACK
 
     def has(self, feature: Feature) -> bool:
         """Whether a generator may choose it."""

@@ -255,9 +255,9 @@ static void floating_point_state_does_not_leak(void) {
     fesetround(FE_TONEAREST);
 }
 
-/* args[0]: int counts[8]. Tiles of 900 KB on the stack. */
+/* args[0]: int counts[8]. Tiles of 3.9 MB on the stack, of the 4 MB that kernels may take. */
 static void deep_range(void *const *args, long lo, long hi) {
-    volatile char tile[900 << 10];
+    volatile char tile[3900 << 10];
     for (long i = lo; i < hi; i++) {
         for (size_t at = 0; at < sizeof tile; at += 1000) tile[at] = 1;
         ((int *)args[0])[i] += tile[1000 * i];
@@ -275,7 +275,8 @@ static void *run_deep(void *counts) {
 }
 
 static void a_callers_stack_may_be_small(void) {
-    static const size_t stacks[] = {128 << 10, 1 << 20, 4 << 20};
+    static const size_t stacks[] = {128 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20};
+    CHECK(uopc_pool_set_kernel_stack(64 << 20) == -1 && !uopc_pool_set_kernel_stack(4 << 20));
     uopc_pool_set_threads(3);
     for (int i = 0; i < COUNT(stacks); i++) {
         int counts[8] = {0};

@@ -163,6 +163,41 @@ assert len(results) == 3 and all(np.array_equal(r, expected) for r in results)
     )
 
 
+@pytest.mark.parametrize("size", [128 << 10, 2 << 20, 3 << 20, 6 << 20])
+def test_tiles_of_as_much_as_a_kernel_may_keep(python, size):
+    """2.8 MB of ALLOCs called on a thread with a stack of 2 MB were a segmentation fault: what a kernel may keep is one
+    number, that of the Target, by which the pool chooses the thread."""
+    python(
+        f"""
+from uopc.render_c import render_c
+from uopc.runtime import Program
+from uopc.target import STACK
+from uopc.uop import Ops, ParamArg, UOp, dtypes, range_, sink
+def program(nbytes):
+    n = nbytes // 4
+    out, tile = UOp(Ops.BUFFER, (), ParamArg(0, dtypes.float32, (n,))), UOp(Ops.ALLOC, (), ParamArg(0, dtypes.float32, (n,)))
+    i, j = range_(n, 0), range_(n, 1)
+    filled = tile.index(i).store(i.cast(dtypes.float32) * 2.0).end(i)
+    return sink(out.index(j).store(tile.after(filled).index(n - 1 - j).load()).end(j)), n
+threading.stack_size({size})
+wrong = []
+for nbytes in (2800 << 10, STACK):
+    graph, n = program(nbytes)
+    kernel, out = Program(render_c(graph, "k"), "k"), np.zeros(n, np.float32)
+    def call():
+        kernel(out)
+        wrong.append(not np.array_equal(out, np.arange(n, dtype=np.float32)[::-1] * 2))
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+assert wrong == [False, False]
+try: render_c(program(STACK + 4)[0], "k")
+except ValueError as refused: assert str(STACK) in str(refused)
+else: assert False
+"""
+    )
+
+
 def test_a_process_with_a_small_stack(python):
     python(
         """

@@ -1,7 +1,7 @@
 """The runtime: compiled kernels, threads and memory.
 
-Importing it sets the number of threads and the memory limit from the environment, and nothing else: the compiler and
-NumPy are imported when first used.
+Importing it sets the number of threads and the memory limit from the environment, and the stack that kernels may take,
+and nothing else: the compiler and NumPy are imported when first used.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from uopc._hot.runtime import (
     get_num_threads,
     memory_stats,
     override_num_threads,
+    set_kernel_stack,
     set_machine_memory,
     set_memory_limit,
     trim_memory,
 )
 from uopc._hot.runtime import set_num_threads as _set_native_threads
 from uopc.options import environment
+from uopc.target import STACK
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -128,5 +130,6 @@ def _is_importing() -> bool:
 
 
 os.register_at_fork(before=_await_imports)
+set_kernel_stack(STACK)
 set_num_threads(None)
 _set_memory_bounds()

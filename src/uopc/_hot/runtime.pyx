@@ -78,6 +78,7 @@ cdef extern from "uopc_runtime.h" nogil:
         int (*interrupted)(void *context) noexcept
         void *context
 
+    int uopc_pool_set_kernel_stack(size_t bytes)
     int uopc_pool_set_threads(int n)
     int uopc_pool_override_threads(int n)
     int uopc_pool_threads()
@@ -160,6 +161,15 @@ def trim_memory():
 
 
 # --------------------------------------------------------------------------------------------------------- threads --
+
+
+def set_kernel_stack(size_t nbytes):
+    """Kernels take so many bytes of a stack at most: a caller that has less left runs them on another thread.
+
+    ValueError where the threads of the pool have less.
+    """
+    if uopc_pool_set_kernel_stack(nbytes):
+        raise ValueError(f"kernels cannot take {nbytes} bytes of a stack: that is more than the threads of the pool have")
 
 
 def set_num_threads(n):
