@@ -51,7 +51,8 @@ MODULES = {
     "uopc.count": ("count", "products", "times", "Work"),
     "uopc.spec": ("verify", "SpecError"),
     "uopc.runtime": ("Program",),
-    "uopc.runtime.device": ("device", "Device"),
+    "uopc.runtime.device": ("device", "host", "Device"),
+    "uopc.target": ("Target", "Cache", "Feature", "named"),
 }
 
 
