@@ -40,7 +40,7 @@
 /* Where threads are refused, asking again for each region would cost more than the region. */
 #define ASK_AGAIN_US 100000
 #define WORKER_STACK (8u << 20) /* as a main thread: kernels keep their tiles on the stack */
-#define FRAMES (256u << 10) /* of a kernel's stack what is no tile: spilled registers, calls, a signal's handler */
+#define FRAMES (256u << 10)     /* of a kernel's stack what is no tile: spilled registers, calls, a signal's handler */
 
 /* The ticket: bit 31 open, bit 30 the caller sleeps until the last worker leaves, then wanted and joined threads. */
 #define TICKET_OPEN 0x80000000u
@@ -92,7 +92,7 @@ static struct {
 static struct part parts[UOPC_MAX_THREADS];
 static struct worker workers[UOPC_MAX_THREADS];
 static _Thread_local int thread_override;
-static _Thread_local char *stack_low; /* where this thread's stack ends; NULL: not yet asked */
+static _Thread_local char *stack_low;                          /* where this thread's stack ends; NULL: not yet asked */
 static atomic_size_t kernel_stack = WORKER_STACK - 2 * FRAMES; /* what a kernel's tiles take at most */
 
 static void futex_wait(atomic_uint *word, unsigned value) {

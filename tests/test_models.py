@@ -99,7 +99,7 @@ ATTENTION: dict[str, tuple[Callable[[], Tensor], int]] = {  # and how many kerne
     "separate products": (lambda: separate(same, same, same), 4),
     "an activation": (lambda: separate(same, same, lambda v: v.gelu()), 4),
     "normalized queries and keys": (lambda: separate(rms, rms, same, is_causal=True), 6),
-    "rotary positions": (lambda: separate(rotated, rotated, same, is_causal=True), 4),
+    "rotary positions": (lambda: separate(rotated, rotated, same, is_causal=True), 8),  # and tables of sines, cosines
     "keys that are the values": (shared_keys, 3),
     "groups of heads": (grouped, 4),
     "keys from before": (cached, 4),

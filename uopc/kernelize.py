@@ -37,8 +37,8 @@ BROADCAST_FACTOR = 4
 BROADCAST_WORK = 4096
 # A kernel longer than this is cut, so that the C compiler's time stays linear in the graph.
 MAX_KERNEL_OPS = 400
-# Simple operations that a value takes at most where it is computed again: what takes longer is kept in a tile by
-# blockize where a row uses it twice.
+# Simple operations that a value takes at most which one kernel uses at its own index alone: what takes longer, blockize
+# keeps in a tile.
 MOST_AGAIN = 20.0
 # More uses than this at different indices are not followed.
 MAX_INSTANCES = 24
@@ -119,7 +119,7 @@ class _Costs:
             elif u.op in (Ops.BUFFER, Ops.STAGE):
                 self.time[u] = u.dtype.itemsize * self.weights.byte * CACHED
             else:
-                slots = min(slots_of(u, target), MOST_AGAIN) if u.op in ALU else 0.0
+                slots = slots_of(u, target) if u.op in ALU else 0.0
                 own = operation * slots * max(u.dtype.itemsize / 4, 1)
                 self.time[u] = own + sum(self.below(s) for s in u.src)
 
@@ -372,8 +372,11 @@ class _Cuts:
 
     def prices(self, u: UOp) -> tuple[float, float]:
         """Seconds of computing ``u`` again at each use, and of writing it once and reading it."""
-        size = math.prod(u.shape)
-        again = self.costs.time[u] * (self.evaluations(u) - size)
+        size, evaluations, each = math.prod(u.shape), self.evaluations(u), self.costs.time[u]
+        here = len({kernel for kernel, _ in self.instances[u]}) == 1 and evaluations <= size * len(self.instances[u])
+        if here and u.op in ALU:
+            each = min(each, MOST_AGAIN * self.weights.operation)
+        again = each * (evaluations - size)
         if size > 1 and not any(kernel.shared for kernel, _ in self.instances[u]):
             # a kernel with one result runs on one thread; in a kernel of its own the value is shared out
             again += self.costs.time[u] * size / 2

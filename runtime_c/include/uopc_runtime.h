@@ -50,8 +50,8 @@ typedef struct uopc_span {
  * in which the calls may happen at once and in any order. The caller starts at once and never waits for a worker that
  * has not begun. A region that starts inside another, or while another thread's region has the workers, runs as the
  * loop above. `fn` runs with the default floating-point environment; the caller's is put back. A caller whose stack
- * has less left than a kernel may take waits for a thread that is made for the region and has more. A chunk below 1 means one chunk.
- * spans[t] is filled for each thread t < n_spans (0 is the caller); spans may be NULL. */
+ * has less left than a kernel may take waits for a thread that is made for the region and has more. A chunk below 1
+ * means one chunk. spans[t] is filled for each thread t < n_spans (0 is the caller); spans may be NULL. */
 void uopc_pool_run(uopc_region *region, void *const *args, uopc_span *spans, int n_spans);
 
 /* Kernels take so many bytes of a thread's stack at most; before anybody says so, as many as a worker has. Returns -1,

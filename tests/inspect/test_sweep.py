@@ -19,6 +19,7 @@ from uopc.__main__ import main
 from uopc.inspect.sweep import forms, peers, results, run
 from uopc.inspect.sweep.problems import Problem, find_user
 from uopc.inspect.sweep.results import Log, Point
+from uopc.runtime.device import host
 
 PROBLEMS = [
     Problem("attention", 33, 16), Problem("attention", 20, 8, heads=3, causal=True), Problem("attention", 1),
@@ -270,6 +271,7 @@ def test_info(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info"]) == 0
     out = capsys.readouterr().out
     assert "FLOP/s" in out and "compiler" in out
+    assert f"{host().name}: {host().describe()}" in out, "the row of the machine"
     assert main(["info", "--json"]) == 0
     rates = json.loads(capsys.readouterr().out)["roofline"]["all"]
     assert rates["flops"] > 1e8 and set(rates["read"]) == {"L1", "L2", "L3", "memory"}

@@ -175,7 +175,7 @@ from uopc.target import STACK
 from uopc.uop import Ops, ParamArg, UOp, dtypes, range_, sink
 def program(nbytes):
     n = nbytes // 4
-    out, tile = UOp(Ops.BUFFER, (), ParamArg(0, dtypes.float32, (n,))), UOp(Ops.ALLOC, (), ParamArg(0, dtypes.float32, (n,)))
+    out, tile = (UOp(op, (), ParamArg(0, dtypes.float32, (n,))) for op in (Ops.BUFFER, Ops.ALLOC))
     i, j = range_(n, 0), range_(n, 1)
     filled = tile.index(i).store(i.cast(dtypes.float32) * 2.0).end(i)
     return sink(out.index(j).store(tile.after(filled).index(n - 1 - j).load()).end(j)), n

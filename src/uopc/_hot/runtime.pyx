@@ -169,7 +169,7 @@ def set_kernel_stack(size_t nbytes):
     ValueError where the threads of the pool have less.
     """
     if uopc_pool_set_kernel_stack(nbytes):
-        raise ValueError(f"kernels cannot take {nbytes} bytes of a stack: that is more than the threads of the pool have")
+        raise ValueError(f"kernels cannot take {nbytes} bytes of a stack: threads of the pool have fewer")
 
 
 def set_num_threads(n):
