@@ -87,7 +87,7 @@ def test_dump_of_all_stages_in_order(variables, capsys):
 
 def test_what_the_environment_cannot_mean_is_refused(variables):
     for name, value, message in (
-        ("UOPC_DUMP", "rangefy", "UOPC_DUMP='rangefy'; accepted are cascade, kernelize, .*, all"),
+        ("UOPC_DUMP", "rangefy", "UOPC_DUMP='rangefy'; accepted are widen, summation, cascade, .*, all"),
         ("DEBUG", "yes", "DEBUG='yes' is not an integer"),
     ):
         variables(UOPC_DUMP="", DEBUG="0")

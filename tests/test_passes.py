@@ -27,10 +27,11 @@ from uopc.options import Options
 from uopc.pipeline import STAGES, Settings
 from uopc.runtime.plan import normal
 from uopc.spec import verify
+from uopc.target import Feature
 from uopc.uop import Ops, UOp, format_graph, parse_graph, toposort
 
 # Four lanes: a square to be transposed is four by four.
-NARROW = replace(MACHINE, vector_bytes=16)
+NARROW = MACHINE.narrowed(16)
 STEPS = {step.name: step for step in STAGES}
 
 
@@ -71,7 +72,9 @@ class Case:
     @property
     def settings(self) -> Settings:
         options = Options(fuse_reduce=self.fuse_reduce, batch_invariant=self.batch_invariant)
-        return Settings(options, replace(NARROW, has_bf16_dot=self.dots))
+        return Settings(
+            options, replace(NARROW, features=NARROW.features | ({Feature.BF16_DOT} if self.dots else set()))
+        )
 
 
 LOOPS = "rangeify expand accumulate linearize"
@@ -137,7 +140,7 @@ def befores(name: str) -> dict[str, UOp]:
     """For each pass the graph that it gets, where files are written."""
     case, out = CASES[name], {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "device", lambda: case.settings.machine)
+        patch.setattr(pipeline, "host", lambda: case.settings.target)
         patch.setattr(pipeline, "_kernels", {})
         graph, _ = normal([case.expression().uop])
         kernel = pipeline.plan_for(graph, case.settings.options).kernels[-1]

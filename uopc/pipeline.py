@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from uopc import render_c as render
 from uopc import spec
 from uopc._hot.graph import of_ops
 from uopc.agree import agree
@@ -91,9 +90,10 @@ def _schedule(root: UOp, settings: Settings) -> UOp:
 def _blockize(root: UOp, settings: Settings) -> UOp:
     """In blocks.  TilesTooLarge, before anything is ranged, where their tiles take more than a stack has."""
     blocked = root if root.arg.settled else blockize(root, settings.target)
-    kept = spec.tile_bytes(blocked, render.STACK_BYTES)
-    if kept > render.STACK_BYTES:
-        raise TilesTooLarge(f"{root.arg.name} would keep {kept} bytes in tiles, and a stack holds {render.STACK_BYTES}")
+    stack = settings.target.stack
+    kept = spec.tile_bytes(blocked, stack)
+    if kept > stack:
+        raise TilesTooLarge(f"{root.arg.name} would keep {kept} bytes in tiles, and a stack holds {stack}")
     return blocked
 
 
@@ -157,7 +157,7 @@ def run_stages(steps: tuple[Step, ...], graph: UOp, settings: Settings) -> UOp:
         graph = step.run(graph, settings)
         timings[step.name] = timings.get(step.name, 0.0) + time.perf_counter() - start
         if env.verify:
-            spec.verify(graph, step.gives, render.STACK_BYTES)
+            spec.verify(graph, step.gives, settings.target.stack)
         if env.dump in (step.name, "all"):
             name = graph.arg.name if isinstance(graph.arg, KernelInfo) else "graph"
             print(f"-- {step.name}: {name}\n{format_graph(graph)}", file=sys.stderr)
