@@ -138,6 +138,21 @@ def test_one_file_under_several_names(settings):
     assert values(kernels) == [0, 1, 2, 3, 4, 5]
 
 
+def test_a_library_made_anew_is_not_taken_for_one_of_its_name_that_is_still_loaded(settings):
+    """The cache was emptied, and memos let go of them, but plans hold them.  The loader knows files by their names."""
+    import os
+
+    kernels = [kernel(f"k{n}", f"{n}.0f") for n in range(6)]
+    held = [Kernels().compile([k])[0] for k in kernels]
+    clear_memory_cache()
+    cache = module.disk_cache()
+    for name in os.listdir(cache.path):
+        if name.endswith(".so"):
+            os.unlink(os.path.join(cache.path, name))
+    assert values(kernels) == [0, 1, 2, 3, 4, 5], "several in a library, which has the name of the first"
+    assert [run(library, k.symbol) for library, k in zip(held, kernels)] == [0, 1, 2, 3, 4, 5]
+
+
 def test_no_links_on_the_file_system(settings, monkeypatch):
     import os
 

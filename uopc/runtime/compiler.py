@@ -9,7 +9,6 @@ nothing can be left behind however the process ends.
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 import threading
@@ -275,21 +274,17 @@ def _complaint(code: int, said: str) -> str:
     return said if code else f"it ended as if all were well and wrote no library\n{said}"
 
 
-_images = itertools.count(1)
-
-
 def _load_image(image: bytes) -> Library:
     """Load a library that is in no folder.
 
     Nothing but the mapping is left of the file: with a descriptor for each library, a process without a cache would run
-    out of them.  The loader takes two files with one name for the same file, and numbers of descriptors come again, so
-    the name is made unique: in each step of its path a bit of a count, `/./` or `///`.
+    out of them.
     """
     from uopc.runtime.spawn import memory_file
 
     with memory_file("uopc.so", image) as fd:
-        steps = format(next(_images), "b").replace("0", "//").replace("1", "./")
-        return opened(f"/proc/self/fd/{fd}", f"/proc/self/fd/{steps}{fd}")
+        path = f"/proc/self/fd/{fd}"
+        return opened(path, path)
 
 
 # ----------------------------------------------------------------------------------------------------------- caches --
