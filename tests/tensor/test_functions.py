@@ -115,7 +115,8 @@ def test_the_negative_tail_of_gelu_is_accurate_relative_to_itself():
     w = x.astype(np.float64)
     expected, normal = w * lower_tail(w), w > -12.9  # further down the probability is no normal float32
     exact = Tensor(x).gelu().numpy()
-    assert ulps(exact, expected)[normal].max() <= 5
+    assert ulps(exact, expected)[w > -3].max() <= 6
+    assert ulps(exact, expected)[normal].max() <= 8
     assert ulps(exact, expected).max() <= 10
     # here an error of the exponent, 2u, is one of the result: it has 2^-24 of up to 88
     steep = 2 * math.sqrt(2 / math.pi) * (w + 0.044715 * w**3)
