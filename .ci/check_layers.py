@@ -112,6 +112,8 @@ LAYERS = (
         Inner.ORDERED,
     ),
     Layer("cost", ("uopc.issue", "uopc.cost", "uopc.opt.sizes"), Inner.ORDERED),  # what schedule and blockize choose by
+    Layer("isolate", ("uopc.isolate",), Inner.ISOLATED),  # what kernelize and layout ask a price of
+    Layer("fusion", ("uopc.fusion",), Inner.ISOLATED),  # a part of kernelize
     Layer(
         "blockize",  # its parts; the package's face is a pass
         (
@@ -151,6 +153,7 @@ LAYERS = (
         Inner.ISOLATED,
     ),
     Layer("opt", ("uopc.opt",), Inner.ISOLATED),  # the package's face: names its passes
+    Layer("price", ("uopc.outline", "uopc.price"), Inner.ORDERED),  # the kernels that cuts make, and their time
     Layer("pipeline", ("uopc.pipeline",), Inner.ISOLATED),
     Layer("runtime", ("uopc.runtime", "uopc.runtime.*"), Inner.FREE),
     Layer("tensor", ("uopc.tensor", "uopc.tensor.*"), Inner.FREE),

@@ -116,16 +116,17 @@ class _Loops:
 class _Array:
     """An access as the model needs it.
 
-    axes: output axes that its address depends on, and steps.  inner: how often the loops of reductions run for it.
-    beside: whether neighbours along a reduction are neighbours in memory, and ``run`` how many.  loops: the output axes
-    whose loops are around it, those in which it is not hoisted out of a reduction included.  stride: bytes of the
-    longest step along a reduction.
+    axes: output axes that its address depends on, and steps.  inner: how often the loops of reductions that move it
+    run, and ``again`` how often others around those.  beside: whether neighbours along a reduction are neighbours in
+    memory, and ``run`` how many.  loops: the output axes whose loops are around it, those in which it is not hoisted
+    out of a reduction included.  stride: bytes of the longest step along a reduction.
     """
 
     slot: int
     itemsize: int
     axes: dict[int, int | None]
     inner: int
+    again: int
     beside: bool
     run: int
     loops: frozenset[int]
@@ -151,7 +152,9 @@ class Model:
                 weights[key] = weights.get(key, 0.0) + weight
         self.work: dict[tuple[tuple[int, ...], int, tuple[int, ...]], float] = {}
         for (ranges, around), weight in weights.items():
-            alike = *self._split(ranges), tuple(sorted(self.axis[r] for r in around.difference(ranges)))
+            axes, inner = self._split(ranges)
+            again, within = self._split(around.difference(ranges))
+            alike = axes, inner * within, tuple(sorted(again))
             self.work[alike] = self.work.get(alike, 0.0) + weight
         self.chains = Counter(self._chain(u) for u in nest.reduces)
         self.arrays: list[_Array] = []
@@ -184,9 +187,10 @@ class Model:
         axes = {self.axis[r]: step for r, step in steps.items() if r in self.axis}
         inner = [r for r in steps if r not in self.axis]
         beside = [r for r in inner if steps[r] == 1]
-        loops = frozenset(axes) | {self.axis[r] for r in around}
+        outer, again = self._split(around.difference(steps))
+        loops = frozenset(axes).union(outer)
         stride = itemsize * max((abs(steps[r] or 0) for r in inner), default=0)
-        return _Array(slot, itemsize, axes, trips(inner), bool(beside), trips(beside), loops, stride)
+        return _Array(slot, itemsize, axes, trips(inner), again, bool(beside), trips(beside), loops, stride)
 
     def loops(self, opts: Any) -> _Loops:
         """The loops that sizes make."""
@@ -334,7 +338,9 @@ class Model:
             mine = [x for x in around if x in a.loops]
             while inside and mine and mine[-1] not in a.axes:
                 mine.pop()
-            came.append(n * math.prod([loops.trips[x] for x in mine]))
+            # what one of several runs of a reduction reads is gone before the next, unless the cache holds it
+            runs = a.again if a.again > 1 and _footprint(a, loops.tile) > size * USABLE else 1
+            came.append(runs * n * math.prod([loops.trips[x] for x in mine]))
         return came
 
     def _together(self, nbytes: list[float]) -> float:
@@ -366,7 +372,7 @@ def _vectors(axes: tuple[int, ...], inner: int, loops: _Loops) -> float:
 def _runs(array: _Array, loops: _Loops, target: Target) -> float:
     """Accesses of whole vectors, or as many as what lanes do not find side by side takes the time of."""
     opts = loops.opts
-    n = float(array.inner)
+    n = float(array.inner * array.again)
     for a in array.loops:
         n *= loops.trips[a] * loops.tile[a] if a in array.axes else loops.trips[a]
     if opts.lanes > 1 and opts.vector in array.axes:

@@ -26,9 +26,11 @@ Store = tuple[UOp, UOp]
 def at_root(target: UOp, body: UOp) -> Store:
     """A store without movement at its root: what reorders the value reorders the place that it is written to
     instead."""
-    while body.op in (Ops.RESHAPE, Ops.PERMUTE):
+    while body.op in (Ops.RESHAPE, Ops.PERMUTE, Ops.FLIP):
         if body.op is Ops.RESHAPE:
             target = UOp(Ops.RESHAPE, (target,), body.src[0].shape)
+        elif body.op is Ops.FLIP:
+            target = UOp(Ops.FLIP, (target,), body.arg)
         else:
             back = tuple(sorted(range(len(body.arg)), key=body.arg.__getitem__))
             target = UOp(Ops.PERMUTE, (target,), back)

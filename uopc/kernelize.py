@@ -9,6 +9,9 @@ index is known only by the loops that each of its axes depends on, which is enou
 computed there: once for every iteration of the loops around the innermost loop that it mentions.  Recompute factors
 decide, not operator names.
 
+These rules ask what a value costs, in one pass.  What the kernel costs that takes it in, only that kernel can tell:
+then ``uopc/fusion.py`` compares prices, and moves the cuts where a product would lose its tile and its blocks.
+
 Never moves a cut that the options ask for: ``fuse_reduce=False`` cuts at every REDUCE, True at none and at no
 broadcast.
 """
@@ -19,11 +22,13 @@ import importlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from uopc.blockize.sizes import most_width
 from uopc.cost import CACHED, expensive, slots_of, weights
 from uopc.dtype import dtypes
+from uopc.fusion import Comparison, Price, fusion
+from uopc.isolate import reduction
 from uopc.ops import ALU, MOVEMENT, Level, Ops, Order
 from uopc.rangeify.movement import reshape_groups
 from uopc.runtime.device import host
@@ -35,6 +40,8 @@ CHUNKS = 64
 # What the broadcast rule asks for before it writes a value down: this factor, and this many element operations saved.
 BROADCAST_FACTOR = 4
 BROADCAST_WORK = 4096
+# No register tile uses an element that it has computed more often than this, before it computes it again.
+TILE_USES = 64
 # A kernel longer than this is cut, so that the C compiler's time stays linear in the graph.
 MAX_KERNEL_OPS = 400
 # Simple operations that a value takes at most which one kernel uses at its own index alone: what takes longer, blockize
@@ -205,6 +212,17 @@ def runs(sources: tuple[UOp, ...]) -> Iterator[tuple[int, int]]:
         first = last
 
 
+class Choice(NamedTuple):
+    """Whether a value is written down, and what decided."""
+
+    written: bool
+    reason: str
+
+
+def _by_cost(written: bool) -> Choice:
+    return Choice(written, "computing again costs more" if written else "writing down costs more")
+
+
 class _Cuts:
     """The traversal: every node after all its users."""
 
@@ -213,6 +231,7 @@ class _Cuts:
         self.order = toposort(root)
         self.costs = _Costs(self.order, target)
         self.weights = self.costs.weights
+        self.choices: dict[UOp, Choice] = {}
         # each with whether its index is that of the kernel's output, axis by axis
         self.instances: dict[UOp, dict[tuple[_Kernel, Axes], bool]] = {}
         self.consumers: dict[UOp, int] = {}
@@ -251,7 +270,7 @@ class _Cuts:
                 self.pass_down(u, {(kernel, _fresh_index(u, kernel)): False for kernel in kernels})
             elif u in self.at_root:
                 self.write_sources(u)
-            elif written or (self.instances.get(u) and self.wants_buffer(u)):
+            elif written or (self.instances.get(u) and self.choose(u).written):
                 self.staged.add(u)
                 if u.op in _CHOICE:
                     self.write_sources(u)
@@ -265,7 +284,7 @@ class _Cuts:
         """The first use by the kernel that writes ``u``: below what only reorders it, which moves to the place
         written."""
         value = u
-        while value.op in (Ops.RESHAPE, Ops.PERMUTE):
+        while value.op in (Ops.RESHAPE, Ops.PERMUTE, Ops.FLIP):
             value = value.src[0]
         if value is u:
             self.pass_down(u, {self.start_kernel(u): True})
@@ -303,33 +322,41 @@ class _Cuts:
                 known = self.instances.setdefault(s, {})
                 known[kernel, below] = known.get((kernel, below), True) and plain and keeps
 
-    def wants_buffer(self, u: UOp) -> bool:
+    def choose(self, u: UOp) -> Choice:
         """Whether ``u`` is written down, all its uses being known."""
+        return self.choices.setdefault(u, self._choice(u))
+
+    def _choice(self, u: UOp) -> Choice:
         uses = list(self.instances[u])
         if u in self.together or u.op in (Ops.CASCADE, Ops.STATE):
-            return False
+            return Choice(False, "a block of a cascade computes it once")
         if u.op in _CHOICE and not self.cheap_choice(u):
-            return True
+            return Choice(True, "each source has a kernel of its own")
         if u.op is Ops.MUL and u in self.products:
-            return False
+            return Choice(False, "a sum of a fixed order does not round its products")
         if u.op in ALU and any(kernel.ops > MAX_KERNEL_OPS for kernel, _ in uses):
-            return True
+            return Choice(True, "its kernel would be too long")
         if u in self.running and self.joint(u):
-            return False
+            return Choice(False, "one kernel writes all that asks for its cascade")
         if u.op is Ops.COMPONENT:
-            # a cascade runs over blocks of its kernels' outputs, and has its values there only
-            return True
+            return Choice(True, "a cascade has its value at its kernel's output, and it is used elsewhere")
         if u.op is Ops.REDUCE:
-            return self.fuse_reduce is False or (
-                self.fuse_reduce is None and (len(uses) > MAX_INSTANCES or self.recompute_loses(u))
-            )
+            return self._of_reduce(u, uses)
         if (u.op not in ALU and u.op is not Ops.GATHER) or _widened_memory(u):
-            return False
+            return Choice(False, "it is memory, read at another index or as another type")
+        if self.fuse_reduce is True:
+            return Choice(False, "fuse_reduce=True")
         if len(uses) > MAX_INSTANCES:
-            return self.fuse_reduce is not True
-        if self.consumers[u] > 1 and len(uses) > 1 and self.fuse_reduce is not True and self.recompute_loses(u):
-            return True
-        return self.fuse_reduce is not True and self.broadcast(u)
+            return Choice(True, "used at too many indices")
+        shared = self.consumers[u] > 1 and len(uses) > 1 and self.recompute_loses(u)
+        return _by_cost(shared or self.broadcast(u))
+
+    def _of_reduce(self, u: UOp, uses: list[tuple[_Kernel, Axes]]) -> Choice:
+        if self.fuse_reduce is not None:
+            return Choice(not self.fuse_reduce, f"fuse_reduce={self.fuse_reduce}")
+        if len(uses) > MAX_INSTANCES:
+            return Choice(True, "used at too many indices")
+        return _by_cost(self.recompute_loses(u))
 
     def keep_together(self, u: UOp) -> None:
         """What the reductions of a cascade share, down to the first reductions below, is computed once a block: no cut
@@ -381,6 +408,13 @@ class _Cuts:
             # a kernel with one result runs on one thread; in a kernel of its own the value is shared out
             again += self.costs.time[u] * size / 2
         return again, size * u.dtype.itemsize * self.weights.byte * (1 + len(self.instances[u])) + self.weights.kernel
+
+    def stays(self, u: UOp) -> bool:
+        """Whether a cut is none of those that its users' tiles might do without."""
+        if u in self.under_stage or not self.instances.get(u):
+            return True
+        again, down = self.prices(u)
+        return again > TILE_USES * down
 
     def broadcast(self, u: UOp) -> bool:
         """The broadcast rule: a computed value that loops repeat which it does not depend on."""
@@ -503,92 +537,118 @@ def stage_broadcast_compute(
     return UOp.wrap(roots, list(targets), lambda u: UOp(Ops.STAGE, (u,), Level.KERNEL)) if targets else list(roots)
 
 
-def kernelize(root: UOp, fuse_reduce: bool | None = None, target: Target | None = None) -> UOp:
-    """The graph of ``root`` (a SINK) with a STAGE around each value that is written down, for a machine: this one where
-    nobody says."""
-    roots = list(root.src) if fuse_reduce is True else split_reductions(list(root.src))
+@dataclass(frozen=True)
+class _Chosen:
+    """What is written down of a graph: the rules' choices, by the graph's nodes; then, by those without STAGEs (which
+    ``plain`` gives of the nodes that have any), the results, the cuts, and what prices were compared."""
+
+    rules: _Cuts
+    plain: dict[UOp, UOp]
+    results: list[UOp]
+    cuts: set[UOp]
+    compared: list[Comparison]
+
+
+def _chosen(root: UOp, fuse_reduce: bool | None, target: Target | None, price: Price | None) -> _Chosen:
+    """Cuts by rules, in one pass from the results down, and then by prices."""
+    root = sink(*(list(root.src) if fuse_reduce is True else split_reductions(list(root.src))))
+    rules = _Cuts(root, fuse_reduce, target or host())
+    staged = rules.run()
     # what a STAGE writes down is written down for every user of it: the old STAGEs go, and one comes for each cut
-    root = sink(*roots)
-    cuts = _Cuts(root, fuse_reduce, target or host()).run()
-    order = toposort(root)
-    rebuilt: dict[UOp, UOp] = {}
-    for u in order:
+    plain: dict[UOp, UOp] = {}
+    for u in rules.order:
         if u.op is Ops.STAGE:
-            rebuilt[u] = rebuilt[u.src[0]]
-            continue
-        src = tuple(rebuilt[s] for s in u.src)
-        new = u if src == u.src else u.replace(src=src)
-        rebuilt[u] = UOp(Ops.STAGE, (new,), Level.KERNEL) if u in cuts else new
-    results = [rebuilt[s] for s in root.src]
+            plain[u] = plain.get(u.src[0], u.src[0])
+        elif not plain.keys().isdisjoint(u.src):
+            plain[u] = u.replace(src=tuple(plain.get(s, s) for s in u.src))
+    results = [plain.get(s, s) for s in root.src]
+    cuts, compared = {plain.get(u, u) for u in staged}, list[Comparison]()
+    if price is not None:
+        fixed = {*results, *(plain.get(u, u) for u in staged if rules.stays(u))}
+        cuts, compared = fusion(sink(*results), cuts, fixed, price)
+    return _Chosen(rules, plain, results, cuts, compared)
+
+
+def kernelize(
+    root: UOp, fuse_reduce: bool | None = None, target: Target | None = None, price: Price | None = None
+) -> UOp:
+    """The graph of ``root`` (a SINK) with a STAGE around each value that is written down, for a machine: this one where
+    nobody says.
+
+    price: seconds of writing a value down by itself, its buffers numbered in the order in which they stand; without it
+    the rules alone decide.
+    """
+    chosen = _chosen(root, fuse_reduce, target, price)
+    rebuilt: dict[UOp, UOp] = {}
+
+    def written(u: UOp, new: UOp) -> UOp:
+        return UOp(Ops.STAGE, (new,), Level.KERNEL) if u in chosen.cuts else new
+
+    for u in toposort(chosen.results):
+        changed = not rebuilt.keys().isdisjoint(u.src)
+        new = u.replace(src=tuple(rebuilt.get(s, s) for s in u.src)) if changed else u
+        new = written(u, reduction(u, new, written))
+        if new is not u:
+            rebuilt[u] = new
+    results = [rebuilt.get(s, s) for s in chosen.results]
     # a constant is written down where it is a result, and for no other user of it
     return sink(*(UOp(Ops.STAGE, (r,), Level.KERNEL) if r.op is Ops.CONST else r for r in results))
 
 
 @dataclass(frozen=True)
 class Decision:
-    """A value that may be written down or computed again wherever it is used, and which of both was chosen.
+    """A value that may be written down or computed where it is used, and which of both was chosen.
 
-    again, down: predicted seconds of computing it again (beyond the first time) and of writing and reading it.
-    evaluations: how often it would be computed, of ``size`` elements, by loops of one element an iteration.  reason:
-    what decided.  model: what costs alone would have chosen; where it is not ``written``, the options overrode it.
+    fused, cut: the predicted seconds that were compared.  By prices, of all kernels in question; by rules, of computing
+    the value again (beyond the first time) and of writing and reading it.  evaluations: how often it would be computed,
+    of ``size`` elements, by loops of one element an iteration.  reason: what decided.  model: what costs alone would
+    have chosen; where it is not ``written``, the options overrode it.
     """
 
     value: UOp
     written: bool
-    again: float
-    down: float
+    fused: float
+    cut: float
     evaluations: int
     size: int
     reason: str
     model: bool
 
 
-def decisions(root: UOp, fuse_reduce: bool | None = None, target: Target | None = None) -> list[Decision]:
+def decisions(
+    root: UOp, fuse_reduce: bool | None = None, target: Target | None = None, price: Price | None = None
+) -> list[Decision]:
     """What ``kernelize`` decides about ``root``: one entry for each value that could be either written down or computed
     more than once."""
-    roots = list(root.src) if fuse_reduce is True else split_reductions(list(root.src))
-    root = sink(*roots)
-    target = target or host()
-    cuts = _Cuts(root, fuse_reduce, target)
-    staged = cuts.run()
-    model = staged if fuse_reduce is None else _Cuts(root, None, target).run()
-    results = {s.src[0] if s.op is Ops.STAGE else s for s in root.src}
+    chosen = _chosen(root, fuse_reduce, target, price)
+    model = chosen.rules if fuse_reduce is None else _chosen(root, None, target, None).rules
+    compared = {c.value: c for c in chosen.compared}
+    results = set(chosen.results)
     out = []
-    for u in cuts.order:
-        if u in results or not cuts.instances.get(u) or u.op in (Ops.CASCADE, Ops.STATE):
+    for u in chosen.rules.order:
+        value = chosen.plain.get(u, u)
+        if u.op in (Ops.STAGE, Ops.CASCADE, Ops.STATE) or value in results or not chosen.rules.instances.get(u):
             continue
-        size, evaluations = math.prod(u.shape), cuts.evaluations(u)
-        if (
-            u in staged
-            or u.op is Ops.REDUCE
-            or (u.op in ALU and evaluations > size > 1 and not _from_nothing(u, target))
-        ):
-            again, down = cuts.prices(u)
-            if u in cuts.together and u not in staged:
-                again, evaluations = 0.0, size
-            reason = _reason(u, cuts, u in staged, fuse_reduce)
-            out.append(Decision(u, u in staged, again, down, evaluations, size, reason, u in model))
+        entry = _decision(u, chosen.rules, value in chosen.cuts, compared.get(value), u in model.staged)
+        if entry is not None:
+            out.append(entry)
     return out
 
 
-def _reason(u: UOp, cuts: _Cuts, written: bool, fuse_reduce: bool | None) -> str:
-    """What decided, in words."""
-    again, down = cuts.prices(u)
-    if u in cuts.under_stage:
-        return "part of a reduction in steps, which threads share"
-    if u in cuts.together:
-        return "a block of a cascade computes it once"
-    if u.op is Ops.COMPONENT:
-        return "a cascade has its value at its kernel's output, and it is used elsewhere"
-    if u.op in _CHOICE:
-        return "each source has a kernel of its own"
-    if fuse_reduce is not None and u.op is Ops.REDUCE:
-        return f"fuse_reduce={fuse_reduce}"
-    if not written and again > down:
-        return f"fuse_reduce={fuse_reduce}" if fuse_reduce else "a later cut of its users saves as much"
-    if written and again <= down:
-        return "its kernel would be too long" if u.op in ALU else "used at too many indices"
-    return "computing again costs more" if written else "writing down costs more"
+def _decision(u: UOp, rules: _Cuts, written: bool, compared: Comparison | None, model: bool) -> Decision | None:
+    """The entry of a value; None for one that there was nothing to decide about."""
+    size, evaluations = math.prod(u.shape), rules.evaluations(u)
+    if compared is not None:
+        reason = "predicted times of the kernels"
+        return Decision(u, written, compared.fused, compared.cut, evaluations, size, reason, written)
+    again = u.op in ALU and evaluations > size > 1 and not _from_nothing(u, rules.target)
+    if not written and u.op is not Ops.REDUCE and not again:
+        return None
+    fused, cut = rules.prices(u)
+    if u in rules.together and not written:
+        fused, evaluations = 0.0, size
+    steps = Choice(True, "part of a reduction in steps, which threads share")
+    return Decision(u, written, fused, cut, evaluations, size, rules.choices.get(u, steps).reason, model)
 
 
 # Public names whose home is further up: scripts look for them here.

@@ -16,17 +16,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from uopc import spec
-from uopc._hot.graph import of_ops
 from uopc.agree import agree
 from uopc.blockize import block_candidates, blockize
 from uopc.cascade import cascade
 from uopc.cost import Candidate
 from uopc.decompose import decompose
-from uopc.joint import Store, at_root, joint, order
-from uopc.kernelize import kernelize, runs
+from uopc.fusion import Price
+from uopc.kernelize import kernelize
 from uopc.linearize import linearize
 from uopc.memo import Memo
-from uopc.ops import KernelInfo, Level, Ops, ParamArg, Stage
+from uopc.ops import KernelInfo, Level, Ops, Stage
 from uopc.opt.accumulate import accumulate
 from uopc.opt.expand import expand
 from uopc.opt.layout import layout_pass
@@ -36,13 +35,15 @@ from uopc.opt.stream import stream
 from uopc.opt.transpose import transpose
 from uopc.opt.words import words
 from uopc.options import Options, current, environment
+from uopc.outline import Outline, buffer_of, outline
+from uopc.price import copies_pay, price
 from uopc.rangeify import Ctx, Opts, lower_stores
 from uopc.render_c import TilesTooLarge, render_c
 from uopc.runtime.device import host
 from uopc.simplify import simplify
 from uopc.summation import summation
 from uopc.target import Target
-from uopc.uop import DType, UOp, format_graph, sink, toposort
+from uopc.uop import DType, UOp, format_graph, sink
 from uopc.widen import widen
 
 
@@ -64,8 +65,11 @@ class Step:
 
 
 def _layout(root: UOp, settings: Settings) -> UOp:
-    opt = settings.options.opt
-    return sink(*(opt.layout(list(root.src)) if opt is not None else layout_pass(list(root.src))))
+    options, roots = settings.options, list(root.src)
+    if options.opt is not None:
+        return sink(*options.opt.layout(roots))
+    pays = None if options.fuse_reduce is not None else lambda value: copies_pay(value, settings.target)
+    return sink(*layout_pass(roots, pays))
 
 
 def _by_user(root: UOp, settings: Settings) -> bool:
@@ -97,6 +101,14 @@ def _blockize(root: UOp, settings: Settings) -> UOp:
     return blocked
 
 
+def prices(settings: Settings) -> Price | None:
+    """By what ``kernelize`` weighs kernels; None where the options say what is written down, or make the kernels."""
+    options = settings.options
+    if options.fuse_reduce is not None or options.opt is not None:
+        return None
+    return lambda value: price(value, settings.target)
+
+
 VALUE_STAGES = (  # what each value is, before it is asked how it is computed
     Step("widen", lambda g, s: widen(g), Stage.TENSOR),
     Step("summation", lambda g, s: summation(g) if s.options.batch_invariant else g, Stage.TENSOR),
@@ -104,7 +116,7 @@ VALUE_STAGES = (  # what each value is, before it is asked how it is computed
 TENSOR_STAGES = (
     *VALUE_STAGES,
     Step("cascade", lambda g, s: cascade(g, s.options.fuse_reduce, s.target), Stage.TENSOR),
-    Step("kernelize", lambda g, s: kernelize(g, s.options.fuse_reduce, s.target), Stage.TENSOR),
+    Step("kernelize", lambda g, s: kernelize(g, s.options.fuse_reduce, s.target, prices(s)), Stage.TENSOR),
     Step("agree", lambda g, s: agree(g), Stage.TENSOR),
     Step("layout", _layout, Stage.TENSOR),
 )
@@ -198,7 +210,7 @@ class Kernel:
     @property
     def outs(self) -> int:
         """How many buffers it writes: its first slots."""
-        return len({_buffer_of(s.src[0]) for s in self.root.src})
+        return len({buffer_of(s.src[0]) for s in self.root.src})
 
     @property
     def slots(self) -> int:
@@ -254,140 +266,6 @@ class Plan:
                 return f"{kind}{number}"
             number -= count
         raise IndexError(number)
-
-
-class _Split:
-    """Makes a kernel of each STAGE, or of several that share one, sources first."""
-
-    def __init__(self, root: UOp, settings: Settings) -> None:
-        self.settings = settings
-        nodes = toposort(root)
-        staged = [u for u in nodes if u.op is Ops.STAGE]
-        self.inputs = [u for u in nodes if u.op is Ops.BUFFER]
-        self.outs = [u for u in staged if u in set(root.src)]
-        self.temps = [u for u in staged if u not in set(root.src)]
-        self.numbers = {u: k for k, u in enumerate(self.inputs)}
-        # slots that no input has: inputs keep the slots they came with
-        self.buffers = {
-            u: UOp(Ops.BUFFER, (), ParamArg(-1 - k, u.dtype, u.shape))
-            for k, u in enumerate((*self.outs, *self.temps), len(self.inputs))
-        }
-        self.numbers.update({buffer: -1 - buffer.arg.slot for buffer in self.buffers.values()})
-        self.stores = joint(root, self.buffers)
-        self.order = order(root, self.stores)
-        self.calls: list[Call] = []
-        self.results = root.src
-        self.memo: dict[UOp, UOp] = {}
-
-    def run(self) -> Plan:
-        """Rebuild the graph from the inputs up; each STAGE becomes the BUFFER that its kernel writes."""
-        written: set[UOp] = set()
-        for u in self.order:
-            if u.op is Ops.SINK:
-                continue
-            if u.op is not Ops.STAGE:
-                src = tuple(self.memo[s] for s in u.src)
-                self.memo[u] = u if src == u.src else u.replace(src=src)
-                continue
-            self.memo[u] = self.buffers[u]
-            if u not in self.stores:
-                self.write(self.buffers[u], self.memo[u.src[0]])
-            elif self.buffers[u] not in written:
-                stores = [(target, self.memo[body]) for target, body in self.stores[u]]
-                written.update(_buffer_of(target) for target, _ in stores)
-                self.call(stores, 0)
-        sizes = [(u.dtype, math.prod(u.arg.shape)) for u in self.inputs]
-        temps = [(u.dtype, math.prod(u.shape)) for u in self.temps]
-        outs = [(u.dtype, u.shape) for u in self.outs]
-        slots = [u.arg.slot for u in self.inputs]
-        results = [self.numbers[self.buffers.get(r, r)] for r in self.results]
-        return Plan(self.calls, sizes, slots, outs, temps, results)
-
-    def write(self, out: UOp, body: UOp) -> None:
-        """The kernels that write ``body`` to ``out``."""
-        if 0 in body.shape:
-            return
-        target, value = at_root(out, body)
-        if value.op not in (Ops.STACK, Ops.CAT):
-            self.call([(target, value)], 0)
-            return
-        if target.op is Ops.RESHAPE and target.src[0] is out:
-            target = self.renamed(out, target.shape)
-        self.write_parts(target, value)
-
-    def renamed(self, out: UOp, shape: tuple[int, ...]) -> UOp:
-        """The buffer ``out``, or a part of it, in another shape."""
-        target = UOp(Ops.BUFFER, (), ParamArg(out.arg.slot, out.dtype, shape))
-        self.numbers[target] = self.numbers[out]
-        return target
-
-    def write_parts(self, out: UOp, body: UOp) -> None:
-        """A STACK or CAT source by source: runs of sources of one shape share a kernel."""
-        axis = 0 if body.op is Ops.STACK else body.arg
-        parts = [UOp(Ops.RESHAPE, (s,), (1, *s.shape)) if body.op is Ops.STACK else s for s in body.src]
-        at = 0
-        for first, last in runs(tuple(parts)):
-            if 0 not in parts[first].shape:
-                self.write_run(out, parts[first:last], axis, at)
-            at += (last - first) * parts[first].shape[axis]
-
-    def write_run(self, out: UOp, parts: list[UOp], axis: int, at: int) -> None:
-        """Parts of one shape, side by side along ``axis`` from ``at`` on.
-
-        Along the first axis they are a buffer of their own that begins further on, so that runs of equal parts are one
-        kernel.
-        """
-        size, count = parts[0].shape[axis], len(parts)
-        target, offset = out, 0
-        if axis == 0 and out.op is Ops.BUFFER:
-            rest = out.shape[1:]
-            target = self.renamed(out, (count * size, *rest))
-            offset, at = at * math.prod(rest), 0
-        stores = []
-        for k, part in enumerate(parts):
-            bounds = tuple(
-                (at + k * size, at + (k + 1) * size) if a == axis else (0, n) for a, n in enumerate(target.shape)
-            )
-            stores.append((UOp(Ops.SHRINK, (target,), bounds), part))
-        self.call(stores, offset)
-
-    def call(self, stores: list[Store], offset: int) -> None:
-        """One kernel: its buffers and cascades renumbered from 0, buffers that it writes first, so that equal kernels
-        are the same graph.
-        Where it writes only one, ``offset`` is where in it the kernel's part begins."""
-        root = sink(*(UOp(Ops.STORE, pair) for pair in stores))
-        outs = list(dict.fromkeys(_buffer_of(target) for target, _ in stores))
-        nodes = toposort(root)
-        buffers = list(dict.fromkeys((*outs, *of_ops(nodes, Ops.BUFFER))))
-        slots = {u: UOp(Ops.BUFFER, (), ParamArg(k, u.dtype, u.arg.shape)) for k, u in enumerate(buffers)}
-        named = KernelInfo(_name(nodes, outs[0].arg.shape))
-        kernel = compile_kernel(root.substitute({**slots, **_renumbered(nodes)}).replace(arg=named), self.settings)
-        places = tuple((self.numbers[u], offset if u is outs[0] else 0) for u in buffers)
-        self.calls.append(Call(kernel, places))
-
-
-def _buffer_of(target: UOp) -> UOp:
-    while target.op is not Ops.BUFFER:
-        target = target.src[0]
-    return target
-
-
-def _renumbered(nodes: list[UOp]) -> dict[UOp, UOp | Callable[[UOp], UOp]]:
-    """For the cascades of a kernel, and their running values, what takes their place."""
-    numbers = {u.arg.id: k for k, u in enumerate(of_ops(nodes, Ops.CASCADE))}
-    out: dict[UOp, UOp | Callable[[UOp], UOp]] = {}
-    for u in of_ops(nodes, Ops.CASCADE, Ops.STATE):
-        if u.op is Ops.STATE:
-            out[u] = u.replace(arg=u.arg._replace(cascade=numbers[u.arg.cascade]))
-        elif u.arg.id != numbers[u.arg.id]:
-            out[u] = lambda v: v.replace(arg=v.arg._replace(id=numbers[v.arg.id]))
-    return out
-
-
-def _name(nodes: list[UOp], shape: tuple[int, ...]) -> str:
-    """What the kernel is: r for a reduction, e for elementwise, and the shape that it writes."""
-    kind = "r" if of_ops(nodes, Ops.REDUCE, Ops.CASCADE) else "e"
-    return "_".join([kind, *(str(n) for n in shape if n != 1)]) if any(n != 1 for n in shape) else f"{kind}_1"
 
 
 # Kernels of plans that are gone, for others that have them too: more than a training step of a large model has that
@@ -450,9 +328,19 @@ def plan_for(root: UOp, options: Options) -> Plan:
     others."""
     settings = settings_for(options)
     try:
-        return _Split(run_stages(TENSOR_STAGES, root, settings), settings).run()
+        return _plan(outline(run_stages(TENSOR_STAGES, root, settings)), settings)
     except TilesTooLarge:
         if options.fuse_reduce is not None:
             raise
         # rows of a cascade that lie elsewhere in each result may leave blocks with more than was foreseen
         return plan_for(root, replace(options, fuse_reduce=False))
+
+
+def _plan(parts: Outline, settings: Settings) -> Plan:
+    """The plan of an outline: its kernels compiled."""
+    calls = [Call(compile_kernel(root, settings), places) for root, places in parts.calls]
+    inputs = [(u.dtype, math.prod(u.arg.shape)) for u in parts.inputs]
+    slots = [u.arg.slot for u in parts.inputs]
+    temps = [(u.dtype, math.prod(u.shape)) for u in parts.temps]
+    outs = [(u.dtype, u.shape) for u in parts.outs]
+    return Plan(calls, inputs, slots, outs, temps, parts.results)

@@ -25,7 +25,18 @@ from uopc.jit import Jit
 from uopc.kernelize import decisions
 from uopc.ops import Ops
 from uopc.options import Options, current
-from uopc.pipeline import LOOP_STAGES, VALUE_STAGES, Call, Kernel, Plan, Settings, plan_for, run_stages, settings_for
+from uopc.pipeline import (
+    LOOP_STAGES,
+    VALUE_STAGES,
+    Call,
+    Kernel,
+    Plan,
+    Settings,
+    plan_for,
+    prices,
+    run_stages,
+    settings_for,
+)
 from uopc.render_c import render_c
 from uopc.runtime import Memory
 from uopc.runtime.plan import Executable, compile_plan, normal
@@ -190,15 +201,15 @@ def _of_loops(program: UOp, options: Options, measure: bool) -> Report:
 def _decisions(graph: UOp, settings: Settings) -> list[DecisionReport]:
     """What kernelize decided about the graph that it is given."""
     out, fuse_reduce = [], settings.options.fuse_reduce
-    for d in decisions(graph, fuse_reduce, settings.target):
+    for d in decisions(graph, fuse_reduce, settings.target, prices(settings)):
         shape = "x".join(map(str, d.value.shape)) or "scalar"
         out.append(
             DecisionReport(
                 value=formula(d.value, _cascade_names),
                 shape=shape,
                 written=d.written,
-                recompute_seconds=d.again,
-                write_seconds=d.down,
+                recompute_seconds=d.fused,
+                write_seconds=d.cut,
                 factor=d.evaluations / d.size if d.size else 0.0,
                 reason=d.reason,
                 overridden=d.written != d.model and fuse_reduce is not None,

@@ -217,7 +217,7 @@ class Report:
             choice = ("written down" if d.written else "computed in place") + (" (overridden)" if d.overridden else "")
             costs = [duration(d.recompute_seconds), duration(d.write_seconds)]
             rows.append([shorten(d.value, 44), d.shape, choice, factor(d.factor), *costs, d.reason])
-        heads = ["value", "shape", "choice", "uses", "cost again", "cost down", "because"]
+        heads = ["value", "shape", "choice", "uses", "in place", "written", "because"]
         return "decisions: write a value down, or compute it where it is used", heads, rows
 
     def lines(self) -> list[str]:

@@ -6,13 +6,16 @@ and reads it many times, the operand is written down once more (a STAGE) with it
 k.T`` reads k by columns, and from then on a copy of k.T by rows.
 
 Never copies what is read a few times only, nor where some output axis has no strides: the schedule then simply takes
-that one.
+that one.  A reduction that can also run along its own axis, where its memory is consecutive, may do so for less than
+the copy takes: whoever calls the pass tells by prices.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
+from uopc.isolate import isolated
 from uopc.ops import ALU, MOVEMENT, AxisType, Level, Ops, Order, ParamArg
 from uopc.rangeify import Ctx, rangeify
 from uopc.rangeify.nest import SMALL_STEPS
@@ -109,8 +112,12 @@ def _within(node: UOp) -> list[UOp]:
     return list(seen)
 
 
-def layout_pass(roots: list[UOp]) -> list[UOp]:
-    """``roots`` with the copies that pay."""
+def layout_pass(roots: list[UOp], pays: Callable[[UOp], bool] | None = None) -> list[UOp]:
+    """``roots`` with the copies that pay.
+
+    pays: whether a REDUCE, its buffers numbered in the order in which they stand, is worth its copies; without it all
+    are.
+    """
     known: dict[UOp, Steps] = {}
     order = toposort(roots)
     # a cascade's own reductions run with lanes along another axis, which blockize packs
@@ -119,6 +126,8 @@ def layout_pass(roots: list[UOp]) -> list[UOp]:
 
     def read_copies(u: UOp) -> UOp:
         copies = _copies(u, known)
+        if copies and pays is not None and u.arg.order is Order.ANY and not pays(isolated(u)):
+            return u
         return u.replace(src=(u.src[0].substitute(copies),)) if copies else u
 
     return UOp.wrap(roots, reads, read_copies) if reads else list(roots)

@@ -27,8 +27,8 @@ SELDOM = 8
 @dataclass(frozen=True)
 class Access:
     """One load of a kernel: how far its address moves with each loop, in elements (None: not in equal steps); how often
-    it happens; whether inside a reduction, and the output's loops around the outermost one; the slot of its memory and
-    the bytes of an element."""
+    it happens; whether inside a reduction, and the loops around those; the slot of its memory and the bytes of an
+    element."""
 
     steps: dict[UOp, int | None]
     times: int
@@ -41,7 +41,7 @@ class Access:
 @dataclass(frozen=True)
 class Nest:
     """A kernel with plain loops: output ranges by axis (None where the size is 1), REDUCEs, accesses, the values
-    stored, and the output's loops around the reductions that a node stands in."""
+    stored, and the loops around the reductions that a node stands in."""
 
     shape: tuple[int, ...]
     outputs: tuple[UOp | None, ...]
@@ -57,12 +57,30 @@ def trips(ranges: Iterable[UOp]) -> int:
     return math.prod(max(r.vmax + 1, 1) for r in ranges)
 
 
-def _steps(index: UOp) -> dict[UOp, int | None]:
-    out: dict[UOp, int | None] = {}
-    for r in index.ranges:
-        found = linear_in(index.src[1], r)
+def _steps(access: UOp) -> dict[UOp, int | None]:
+    """How far the address of a LOAD or STORE moves with each loop; a mask that moves where the address does not makes
+    of one element as many."""
+    address = access.src[0].src[1]
+    masks = [r for mask in access.src[1:] if access.op is Ops.LOAD for r in mask.ranges]
+    out: dict[UOp, int | None] = {r: None for r in masks if r not in address.ranges}
+    for r in address.ranges:
+        found = linear_in(address, r)
         out[r] = None if found is None else found[1]
     return out
+
+
+def _around(reduces: list[UOp], mine: set[UOp]) -> dict[UOp, frozenset[UOp]]:
+    """For what stands in reductions, the loops around those: the output's (``mine``), and those of a reduction around
+    the one that it moves with."""
+    around: dict[UOp, frozenset[UOp]] = {}
+    for u in reduces:
+        every, own = frozenset(u.ranges), set(u.src[1:])
+        outside = mine & every
+        for s in toposort(u.src[0]):
+            if s.ranges:
+                loops = every if every - outside and not own.isdisjoint(s.ranges) else outside
+                around[s] = around.get(s, frozenset()) | loops
+    return around
 
 
 @lru_cache(maxsize=1)  # ``blockize`` asks for what ``schedule`` just asked for
@@ -76,19 +94,14 @@ def analyse(stores: tuple[UOp, ...]) -> Nest:
     order = toposort(values)
     mine = {r for r in outputs if r is not None}
     reduces = [u for u in order if u.op is Ops.REDUCE]
-    around: dict[UOp, frozenset[UOp]] = {}
-    for u in reduces:
-        outside = mine.intersection(u.ranges)
-        for s in toposort(u.src[0]):
-            if s.ranges:
-                around[s] = around.get(s, frozenset()) | outside
+    around = _around(reduces, mine)
     loads = []
     for u in order:
         if u.op is Ops.LOAD:
             ranges, memory = u.ranges, u.src[0].src[0]
             reduced, loops = bool(set(ranges) - mine), around.get(u, frozenset())
-            loads.append(Access(_steps(u.src[0]), trips(ranges), reduced, loops, memory.arg.slot, u.dtype.itemsize))
-    place = rangeify(stores[0].src[0], idx, ctx).src[0]
+            loads.append(Access(_steps(u), trips(ranges), reduced, loops, memory.arg.slot, u.dtype.itemsize))
+    place = rangeify(stores[0].src[0], idx, ctx)
     return Nest(shape, outputs, reduces, loads, _steps(place), values, _itemsize(order), around)
 
 
