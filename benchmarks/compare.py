@@ -1,7 +1,7 @@
-"""uopc beside other libraries: attention, matrix products, and what memory bounds.
+"""uopc beside other libraries: attention, what is fused, matrix products, and what memory bounds.
 
-    python benchmarks/compare.py attention|matmul|memory|model|all [--case TEXT ...] [--peers NAME ...] [--rounds N]
-        [--seconds S] [--threads N] [--json OUT] [--verbose] [--list]
+    python benchmarks/compare.py attention|fusion|matmul|memory|model|all [--case TEXT ...] [--peers NAME ...]
+        [--rounds N] [--seconds S] [--threads N] [--json OUT] [--verbose] [--list]
 
 Each library has a worker process of its own, which is stopped while another runs.  A case is prepared in all of them
 and then measured in many short rounds, A B C A B C; the fastest call of all rounds counts, so that what else the

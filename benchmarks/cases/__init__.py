@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from cases import attention, machine, matmul, memory, model
+from cases import attention, fusion, machine, matmul, memory, model
 from cases.base import Case
 
 SUITES: dict[str, tuple[Case, ...]] = {
     "attention": attention.CASES,
+    "fusion": fusion.CASES,
     "matmul": matmul.CASES,
     "memory": memory.CASES,
     "model": model.CASES,

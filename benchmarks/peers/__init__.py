@@ -31,6 +31,7 @@ class Prepared:
 
 MODULES = {
     "uopc": "with_uopc",
+    "uopc cut": "with_uopc",
     "numpy": "with_numpy",
     "torch": "with_torch",
     "torch sdpa": "with_torch",
@@ -56,6 +57,7 @@ OF_SUITE: dict[str, tuple[str, ...]] = {
         "onnxruntime Attention",
         "onnxruntime MultiHeadAttention",
     ),
+    "fusion": ("uopc", "uopc cut", "torch", "torch.compile"),
     "matmul": ("uopc", "numpy", "torch", "jax", "onnxruntime"),
     "memory": ("uopc", "numpy", "torch", "torch.compile", "jax", "onnxruntime", "numexpr"),
     "model": ("uopc", "torch", "torch.compile"),

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from cases.attention import SOFTCAP, Attention
 from cases.base import Array, Case
+from cases.fusion import EPS as NORM_EPS
+from cases.fusion import Fused
 from cases.matmul import Conv2d, Matmul
 from cases.memory import EPS
 from cases.model import Model
@@ -47,6 +49,44 @@ OPS_OUT: dict[str, Callable[..., Tensor]] = {
 }
 
 
+class Functions:
+    """What the expressions of the suite "fusion" use."""
+
+    exp, log, silu, rsqrt, conv1d, logsumexp = torch.exp, torch.log, F.silu, torch.rsqrt, F.conv1d, torch.logsumexp
+
+    @staticmethod
+    def sum(x: Tensor, axis: int | None) -> Tensor:
+        return x.sum() if axis is None else x.sum(axis)
+
+    @staticmethod
+    def max(x: Tensor, axis: int | None) -> Tensor:
+        return x.max() if axis is None else x.amax(axis)
+
+    @staticmethod
+    def mean(x: Tensor, axis: int | None, keep: bool = False) -> Tensor:
+        return x.mean() if axis is None else x.mean(axis, keepdim=keep)
+
+    @staticmethod
+    def softmax(x: Tensor) -> Tensor:
+        return torch.softmax(x, -1)
+
+    @staticmethod
+    def layer_norm(x: Tensor) -> Tensor:
+        return F.layer_norm(x, x.shape[-1:], None, None, NORM_EPS)
+
+    @staticmethod
+    def pad(x: Tensor) -> Tensor:
+        return F.pad(x, (1, 1, 1, 1))
+
+    @staticmethod
+    def flip(x: Tensor) -> Tensor:
+        return x.flip(0)
+
+    @staticmethod
+    def float(x: Tensor) -> Tensor:
+        return x.float()
+
+
 def build(variant: str, case: Case, arrays: dict[str, Array]) -> Prepared:
     tensors = {name: torch.from_numpy(x) for name, x in arrays.items()}
     if case.dtype == "bfloat16":
@@ -70,8 +110,8 @@ def _plain(variant: str, case: Case, args: list[Tensor]) -> tuple[Callable[..., 
         return lambda a, b: torch.matmul(a, b, out=out), args, "torch.matmul(out=)"
     if isinstance(case, Conv2d):
         return lambda x, w: F.conv2d(x, w, padding=1), args, "F.conv2d"
-    if isinstance(case, Model):
-        fn = _model(case)
+    if isinstance(case, (Model, Fused)):
+        fn = _model(case) if isinstance(case, Model) else lambda *xs: case.expression(Functions, lambda x: x, *xs)
         return (torch.compile(fn, dynamic=False) if variant == "torch.compile" else fn), args, variant
     op: str = case.op  # type: ignore[attr-defined]
     if variant == "torch.compile":

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from cases.attention import SOFTCAP, Attention
 from cases.base import Array, Case, empty
+from cases.fusion import Fused
 from cases.matmul import Conv2d, Matmul
 from cases.memory import EPS
 from cases.model import Model
@@ -16,6 +20,7 @@ import uopc
 from peers import Prepared
 from uopc import Tensor
 
+WAY_ROUNDS = 30  # of each way to cut, to find the fastest
 VERSIONS = {"uopc": "in this checkout"}
 
 OPS: dict[str, Callable[..., Tensor]] = {
@@ -63,6 +68,70 @@ def _masked(case: Attention, scores: Tensor, extra: Tensor | None) -> Tensor:
     return scores
 
 
+class Functions:
+    """What the expressions of the suite "fusion" use."""
+
+    exp, log, silu, rsqrt = Tensor.exp, Tensor.log, Tensor.silu, Tensor.rsqrt
+    sum, max, logsumexp = Tensor.sum, Tensor.max, Tensor.logsumexp
+
+    @staticmethod
+    def mean(x: Tensor, axis: int | None, keep: bool = False) -> Tensor:
+        return x.mean(axis, keepdim=keep)
+
+    @staticmethod
+    def softmax(x: Tensor) -> Tensor:
+        return x.softmax(-1)
+
+    @staticmethod
+    def layer_norm(x: Tensor) -> Tensor:
+        return x.layer_norm(x.shape[-1])
+
+    @staticmethod
+    def pad(x: Tensor) -> Tensor:
+        return x.pad(((1, 1), (1, 1)))
+
+    @staticmethod
+    def flip(x: Tensor) -> Tensor:
+        return x.flip(0)
+
+    @staticmethod
+    def conv1d(x: Tensor, w: Tensor) -> Tensor:
+        return x.conv1d(w)
+
+    @staticmethod
+    def float(x: Tensor) -> Tensor:
+        return x.float()
+
+
+def cut_at(case: Fused, mask: int) -> Callable[..., Tensor]:
+    """An expression that is cut where ``mask`` has a bit."""
+
+    def fn(*inputs: Tensor) -> Tensor:
+        places = itertools.count()
+        return case.expression(  # type: ignore[no-any-return]
+            Functions, lambda x: x.contiguous() if mask >> next(places) & 1 else x, *inputs
+        )
+
+    return fn
+
+
+def best_cut(case: Fused, arrays: dict[str, Array]) -> Prepared:
+    """The fastest of all ways to cut an expression by hand."""
+    found: list[Tensor] = []
+    case.expression(Functions, lambda x: found.append(x) or x, *map(Tensor, arrays.values()))
+    ways = []
+    for mask in range(1, 1 << len(found)):
+        made = _captured(case, arrays, {}, cut_at(case, mask))
+        ways.append(replace(made, how=f"cut at {mask:0{len(found)}b}"))
+    best = [math.inf] * len(ways)
+    for _ in range(WAY_ROUNDS):
+        for k, way in enumerate(ways):
+            start = time.perf_counter()
+            way.run()
+            best[k] = min(best[k], time.perf_counter() - start)
+    return ways[best.index(min(best))]
+
+
 def function(case: Case) -> Callable[..., Tensor]:
     """The expression of a case, of Tensors in the order of ``case.arrays()``."""
     if isinstance(case, Attention):
@@ -73,6 +142,8 @@ def function(case: Case) -> Callable[..., Tensor]:
         return lambda x, w: x.conv2d(w, padding=1)
     if isinstance(case, Model):
         return model(case)
+    if isinstance(case, Fused):
+        return cut_at(case, 0)
     return OPS[case.op]  # type: ignore[attr-defined]
 
 
@@ -113,16 +184,21 @@ def arguments(case: Case, arrays: dict[str, Array]) -> list[Array | Tensor]:
 
 def build(variant: str, case: Case, arrays: dict[str, Array]) -> Prepared:
     """CaptureError leads to the other public way: Tensors, realized at each call."""
+    if variant == "uopc cut":
+        assert isinstance(case, Fused)
+        return best_cut(case, arrays)
     fields = {} if getattr(case, "fused", True) else {"fuse_reduce": False}
     try:
         with uopc.options(**fields):
-            return _captured(case, arrays, fields)
+            return _captured(case, arrays, fields, function(case))
     except uopc.CaptureError:
         return _realized(case, arrays)
 
 
-def _captured(case: Case, arrays: dict[str, Array], fields: dict[str, bool]) -> Prepared:
-    fn, args = uopc.jit(function(case)), arguments(case, arrays)
+def _captured(
+    case: Case, arrays: dict[str, Array], fields: dict[str, bool], function: Callable[..., Tensor]
+) -> Prepared:
+    fn, args = uopc.jit(function), arguments(case, arrays)
     half = case.dtype == "bfloat16"
     out = empty(case.out_shape, np.uint16 if half else np.float32)
 
