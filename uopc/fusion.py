@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from uopc.isolate import isolated
-from uopc.ops import ALU, Ops, Order
+from uopc.ops import ALU, Ops
 from uopc.uop import UOp, toposort
 
 # Elements that a REDUCE runs over, for each element that it reads: from here on it is a product, which needs a tile.
@@ -231,8 +231,8 @@ def _places(cut: UOp, kernels: _Kernels) -> list[frozenset[UOp]]:
     for u in reversed(order):
         if u.op is Ops.REDUCE or u.op in _CHOICE:
             found[u] = None
-        if ((u.op not in ALU and u.op not in _ORDERS) or u.op is Ops.PERMUTE) and not _fixed(u):
-            found.update(dict.fromkeys(_computed(s) for s in u.src if s in with_reduce))
+        if (u.op not in ALU and u.op not in _ORDERS) or u.op is Ops.PERMUTE:
+            found.update(dict.fromkeys(_computed(s) for s in u.src if s in with_reduce and not _unrounded(s, u)))
     fits = ALU | _CHOICE | {Ops.REDUCE}
     fit = [u for u in found if u is not cut and u.op in fits and u not in running]
     products = frozenset(u for u in fit if u.op is Ops.REDUCE and _product(u, inside))
@@ -240,9 +240,9 @@ def _places(cut: UOp, kernels: _Kernels) -> list[frozenset[UOp]]:
     return [*out, *([products] if len(products) > 1 else [])]
 
 
-def _fixed(u: UOp) -> bool:
-    """Whether a sum has a fixed order: it may add a product without rounding that first, which memory would."""
-    return u.op is Ops.REDUCE and u.arg.order is not Order.ANY
+def _unrounded(u: UOp, user: UOp) -> bool:
+    """Whether a sum takes a value as it is before it is rounded, which memory would do."""
+    return u.op is Ops.MUL and user.op is Ops.REDUCE and user.arg.op is Ops.ADD
 
 
 def _computed(u: UOp) -> UOp:

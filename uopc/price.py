@@ -9,9 +9,11 @@ without panels.  Changes no graph.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import lru_cache
 
+from uopc import spec
 from uopc._hot.graph import of_ops
 from uopc.blockize import block_candidates, blockize
 from uopc.cost import Candidate, Model
@@ -55,19 +57,20 @@ def _seconds(value: UOp, target: Target, copies: bool) -> float:
 def kernel_price(root: UOp, target: Target) -> float:
     """Seconds of a kernel (a SINK of STOREs, as ``outline`` gives it) on a machine."""
     scheduled = schedule(root, target)
-    if of_ops(toposort(root), Ops.CASCADE):
-        return _of_cascade(root, scheduled, target)
-    cost = Model(analyse(scheduled.src), target).cost(scheduled.arg.opts)
     blocked = blockize(scheduled, target)
+    if spec.tile_bytes(blocked, target.stack) > target.stack:
+        return math.inf  # the pipeline refuses it
+    if of_ops(toposort(root), Ops.CASCADE):
+        return _of_cascade(root, scheduled, blocked, target)
+    cost = Model(analyse(scheduled.src), target).cost(scheduled.arg.opts)
     if blocked is not scheduled:
         found = {c.root: c.cost for c in block_candidates(Candidate(scheduled, cost), target)}
         cost = found.get(blocked) or cost
     return cost.seconds(target)
 
 
-def _of_cascade(root: UOp, scheduled: UOp, target: Target) -> float:
+def _of_cascade(root: UOp, scheduled: UOp, blocked: UOp, target: Target) -> float:
     """A kernel with cascades: these in blocks, and what is computed from their results as if those came from memory."""
-    blocked = blockize(scheduled, target)
     found = {c.root: c for c in block_candidates(Candidate(scheduled, None), target)}
     cascades = found[blocked].seconds(target)
     nodes = toposort(root)
