@@ -27,7 +27,7 @@ from uopc.options import Options
 from uopc.outline import outline
 from uopc.pipeline import TENSOR_STAGES, Settings, plan_for, run_stages
 from uopc.price import kernel_price
-from uopc.runtime.device import device
+from uopc.runtime.device import host
 from uopc.runtime.plan import compile_plan
 from uopc.uop import UOp
 
@@ -162,7 +162,7 @@ class Way:
 
 def ways(expression: Expression, most: int) -> list[Way]:
     """All ways that give other kernels, the uncut one first."""
-    settings = Settings(Options(), device())
+    settings = Settings(Options(), host())
     expression.build(0)
     places = expression.places
     masks = range(1 << places) if places <= most else (0, (1 << places) - 1, *(1 << k for k in range(places)))
@@ -170,7 +170,7 @@ def ways(expression: Expression, most: int) -> list[Way]:
     for mask in masks:
         graph, storages = graph_of(expression.build(mask), (), {})
         calls = outline(run_stages(TENSOR_STAGES, graph, settings)).calls
-        way = Way(mask, graph, storages, sum(kernel_price(root, settings.machine) for root, _ in calls))
+        way = Way(mask, graph, storages, sum(kernel_price(root, settings.target) for root, _ in calls))
         found.setdefault(tuple(calls), way)
     return list(found.values())
 

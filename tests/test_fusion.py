@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
-from fixed import MACHINE
+from fixed import MACHINE, SAPPHIRE_RAPIDS
 from tensors import same
 
 from uopc import Tensor, pipeline
@@ -25,10 +24,10 @@ from uopc.opt.layout import layout_pass
 from uopc.opt.schedule import schedule
 from uopc.outline import outline
 from uopc.price import price
-from uopc.runtime.device import Device
+from uopc.target import Target
 from uopc.uop import UOp, sink, toposort
 
-MACHINES = {"32 KB and 1 MB": MACHINE, "48 KB and 2 MB": replace(MACHINE, l1d=48 << 10, l2=2 << 20)}
+MACHINES = {"Zen 4": MACHINE, "Sapphire Rapids": SAPPHIRE_RAPIDS}
 CUT = {"rows": 768, "inner": 512, "columns": 768}
 
 
@@ -36,19 +35,19 @@ def array(*shape: int, seed: int = 0) -> Tensor:
     return Tensor(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
 
 
-def cuts(*tensors: Tensor, machine: Device = MACHINE) -> UOp:
+def cuts(*tensors: Tensor, machine: Target = MACHINE) -> UOp:
     """The graph after ``kernelize``, for a machine."""
     root = sink(*(UOp(Ops.STAGE, (t.uop,), Level.KERNEL) for t in tensors))
-    return kernelize(cascade(root, None), None, lambda value: price(value, machine))
+    return kernelize(cascade(root, None, machine), None, machine, lambda value: price(value, machine))
 
 
-def kernels(*tensors: Tensor, machine: Device = MACHINE) -> list[UOp]:
+def kernels(*tensors: Tensor, machine: Target = MACHINE) -> list[UOp]:
     """Each kernel with its sizes and blocks."""
     staged = sink(*layout_pass(list(cuts(*tensors, machine=machine).src)))
     return [blockize(schedule(root, machine), machine) for root, _ in outline(staged).calls]
 
 
-def written(*tensors: Tensor, machine: Device = MACHINE) -> list[tuple[int, ...]]:
+def written(*tensors: Tensor, machine: Target = MACHINE) -> list[tuple[int, ...]]:
     """The shapes of what is written down besides the results."""
     graph = cuts(*tensors, machine=machine)
     return [u.shape for u in toposort(graph) if u.op is Ops.STAGE and u not in graph.src]
@@ -77,7 +76,7 @@ CONTENDED: dict[str, tuple[Callable[[], Tensor], list[tuple[int, ...]]]] = {
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
 @pytest.mark.parametrize("name", CONTENDED)
-def test_every_product_has_a_kernel_whose_result_it_is(name: str, machine: Device) -> None:
+def test_every_product_has_a_kernel_whose_result_it_is(name: str, machine: Target) -> None:
     """Under elementwise operations at most, and no other product beside it: there it can be blocked."""
     make, shapes = CONTENDED[name]
     large = [shape for shape in written(make(), machine=machine) if math.prod(shape) > 512]
@@ -105,7 +104,7 @@ def at_place(kernel: UOp) -> list[UOp]:
 
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
-def test_reductions_of_scores_without_columns_write_them_down(machine: Device) -> None:
+def test_reductions_of_scores_without_columns_write_them_down(machine: Target) -> None:
     """A cascade alone keeps its scores in tiles; what reduces them once more, outside of it, has no tile."""
     scores = array(1024, 128) @ array(1024, 128).T * 0.05
     p = scores.softmax(-1)
@@ -115,7 +114,7 @@ def test_reductions_of_scores_without_columns_write_them_down(machine: Device) -
 
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
-def test_what_stays_in_one_kernel(machine: Device) -> None:
+def test_what_stays_in_one_kernel(machine: Target) -> None:
     q, k, v = (array(1024, 64, seed=i) for i in range(3))
     a, b, c = SQUARES[:3]
     assert not written((q @ k.T * 0.125).softmax(-1) @ v, machine=machine)
@@ -145,7 +144,7 @@ def test_equal_layers_are_priced_once() -> None:
     x = SQUARES[0]
     for k in range(3):
         x = (x @ SQUARES[k]).silu() * (x @ SQUARES[3])
-    kernelize(sink(UOp(Ops.STAGE, (x.uop,), Level.KERNEL)), None, seconds)
+    kernelize(sink(UOp(Ops.STAGE, (x.uop,), Level.KERNEL)), None, MACHINE, seconds)
     assert len(asked) >= 3 * len(set(asked)) > 0
 
 
@@ -154,7 +153,7 @@ def test_prices_are_asked_for_contended_kernels_only() -> None:
     for k in range(3):
         x = (x.layer_norm(512) @ SQUARES[k] + x).gelu()
     asked: list[UOp] = []
-    kernelize(sink(UOp(Ops.STAGE, (x.uop,), Level.KERNEL)), None, lambda value: asked.append(value) or 1.0)
+    kernelize(sink(UOp(Ops.STAGE, (x.uop,), Level.KERNEL)), None, MACHINE, lambda value: asked.append(value) or 1.0)
     assert not asked
 
 
@@ -167,7 +166,7 @@ def test_a_cut_that_gains_nothing_is_not_made() -> None:
 
 def test_a_comparison_is_what_explain_shows() -> None:
     (entry,) = decisions(
-        sink(UOp(Ops.STAGE, (product().max(1).uop,), Level.KERNEL)), None, lambda value: price(value, MACHINE)
+        sink(UOp(Ops.STAGE, (product().max(1).uop,), Level.KERNEL)), None, MACHINE, lambda value: price(value, MACHINE)
     )
     assert entry.written and entry.cut < entry.fused and "predicted" in entry.reason
 

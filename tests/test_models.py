@@ -99,7 +99,9 @@ ATTENTION: dict[str, tuple[Callable[[], Tensor], int]] = {  # and how many kerne
     "separate products": (lambda: separate(same, same, same), 4),
     "an activation": (lambda: separate(same, same, lambda v: v.gelu()), 4),
     "normalized queries and keys": (lambda: separate(rms, rms, same, is_causal=True), 6),
-    "rotary positions": (lambda: separate(rotated, rotated, same, is_causal=True), 8),  # and tables of sines, cosines
+    # with tables of sines and cosines; and each product is used twice, by halves that change places: in one kernel with
+    # that, it would be computed twice
+    "rotary positions": (lambda: separate(rotated, rotated, same, is_causal=True), 10),
     "keys that are the values": (shared_keys, 3),
     "groups of heads": (grouped, 4),
     "keys from before": (cached, 4),
