@@ -13,12 +13,13 @@ from collections.abc import Iterator
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from uopc.dtype import DType, dtypes
+from uopc.dtype import dtypes
 from uopc.ops import Level, Ops
 from uopc.tensor.convolution import Convolution
 from uopc.tensor.core import as_dtype
+from uopc.tensor.keys import keys_of, nan_last, values_of
 from uopc.tensor.shapes import counter, expand, integer, one_axis, permute, reshape
-from uopc.uop import UOp, widened
+from uopc.uop import UOp
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -43,7 +44,8 @@ class Sorting(Convolution):
         at = one_axis(axis, self.ndim)
         if self.shape[at] < 2 or 0 in self.shape:
             return self._of(self.uop)
-        keys = in_order(_turned(ordered(_moved_last(self.uop, at)), descending))
+        u = _moved_last(self.uop, at)
+        keys = in_order(_turned(nan_last(keys_of(u), u), descending))
         return self._of(_moved_back(values_of(_turned(keys, descending), self.dtype), at))
 
     def argsort(self, axis: int = -1, descending: bool = False) -> Self:
@@ -54,7 +56,7 @@ class Sorting(Convolution):
             return self._of(expand(UOp.const(0, dtypes.int64), self.shape))
         if u.dtype.is_float:
             u = u.eq(0.0).where(UOp.const(0.0, u.dtype), u)  # -0.0 is no less than 0.0
-        return self._of(_moved_back(positions(_turned(ordered(u), descending)), at))
+        return self._of(_moved_back(positions(_turned(nan_last(keys_of(u), u), descending)), at))
 
     def topk(self, k: int, axis: int = -1, largest: bool = True) -> tuple[Self, Self]:
         """The ``k`` largest (or smallest) elements along an axis, in order, and their int64 positions, as PyTorch.
@@ -86,38 +88,6 @@ def _moved_back(u: UOp, axis: int) -> UOp:
 def _turned(keys: UOp, descending: bool) -> UOp:
     """Integers whose order is the contrary; once more, and they are what they were."""
     return keys ^ -1 if descending else keys
-
-
-# ---- elements as integers ----
-
-
-def _signed(dtype: DType) -> DType:
-    return dtypes.int64 if dtype.itemsize == 8 else dtypes.int32
-
-
-def _float_order(bits: UOp) -> UOp:
-    """The bits of floats as integers ordered as they are, and back: all but the sign are turned below zero."""
-    return bits ^ ((bits >> (8 * bits.dtype.itemsize - 1)) & bits.dtype.max)
-
-
-def ordered(u: UOp) -> UOp:
-    """int32, or int64 for elements of 64 bits, in the order of the elements."""
-    to = _signed(u.dtype)
-    if u.dtype.is_float:
-        u = widened(u)
-        return u.ne(u).where(UOp.const(to.max, to), _float_order(u.bitcast(to)))
-    if u.dtype.kind == "u" and u.dtype.itemsize == to.itemsize:
-        return u.bitcast(to) ^ to.min
-    return as_dtype(u, to)
-
-
-def values_of(keys: UOp, dtype: DType) -> UOp:
-    """The elements that ``ordered`` made these of; NaN for every NaN."""
-    if dtype.is_float:
-        return as_dtype(_float_order(keys).bitcast(dtypes.float64 if dtype.itemsize == 8 else dtypes.float32), dtype)
-    if dtype.kind == "u" and dtype.itemsize == keys.dtype.itemsize:
-        return (keys ^ keys.dtype.min).bitcast(dtype)
-    return as_dtype(keys, dtype)
 
 
 def positions(keys: UOp) -> UOp:
