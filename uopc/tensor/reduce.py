@@ -7,6 +7,7 @@ accumulate in float32.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from uopc.ops import MOVEMENT, Ops, ReduceArg
 from uopc.tensor.arithmetic import truth
 from uopc.tensor.core import as_dtype
 from uopc.tensor.functions import Functions
+from uopc.tensor.keys import keys_of, nan_last
 from uopc.tensor.shapes import Axes, Shape, along, counter, expand, many_axes, number, one_axis, reshape
 from uopc.uop import UOp, widened
 
@@ -162,36 +164,25 @@ class Reduce(Functions):
 
     def logsumexp(self, axis: Axes = None, keepdim: bool = False) -> Self:
         """log(sum(exp(x))) without overflow; -inf where everything is -inf, and of nothing."""
-        x = widened(self._as_float())
         axes = many_axes(axis, self.ndim)
-        if elements_over(self.shape, axes) == 0:
-            total = reduce_(x.alu(Ops.EXP), Ops.ADD, axes, keepdim).alu(Ops.LOG)
-            return self._of(as_dtype(total, self._as_float().dtype))
-        greatest = reduce_(x, Ops.MAX, axes, keepdim=True)
-        # an infinite maximum must not meet its equal: -inf - -inf is NaN
-        anchor = (greatest.alu(Ops.ABS) < float("inf")).where(greatest, UOp.const(0.0, x.dtype))
-        total = reduce_((x - expand(anchor, x.shape)).alu(Ops.EXP), Ops.ADD, axes, keepdim=True)
-        made = total.alu(Ops.LOG) + anchor
-        if not keepdim:
-            made = reshape(made, tuple([n for i, n in enumerate(self.shape) if i not in axes]))
-        return self._of(as_dtype(made, self._as_float().dtype))
+        return self._by_formula(lambda x: _logsumexp_of(x, axes, keepdim))
 
     def softmax(self, axis: int = -1) -> Self:
         """exp(x - max) over its sum along ``axis``; NaN where every element is -inf.  Halves compute in float32."""
-        dtype = self._as_float().dtype
-        x = along(widened(self._as_float()))
-        return self._of(reshape(as_dtype(softmax_of(x, one_axis(axis, len(x.shape))), dtype), self.shape))
+        return self._along(softmax_of, axis)
 
     def log_softmax(self, axis: int = -1) -> Self:
         """The logarithm of ``softmax``, computed without it."""
-        dtype = self._as_float().dtype
-        x = along(widened(self._as_float()))
-        at = one_axis(axis, len(x.shape))
-        if x.shape[at] == 0:
-            return self._of(as_dtype(x, dtype))
-        away = x - expand(maximum_over(x, at), x.shape)
-        total = reduce_(away.alu(Ops.EXP), Ops.ADD, (at,), keepdim=True)
-        return self._of(reshape(as_dtype(away - expand(total.alu(Ops.LOG), x.shape), dtype), self.shape))
+        return self._along(_log_softmax_of, axis)
+
+    def _along(self, formula: Callable[[UOp, int], UOp], axis: int) -> Self:
+        """A formula that keeps the shape, along one axis."""
+
+        def in_shape(u: UOp) -> UOp:
+            x = along(u)
+            return reshape(formula(x, one_axis(axis, len(x.shape))), u.shape)
+
+        return self._by_formula(in_shape)
 
 
 def mean_of(u: UOp, axes: Shape, keepdim: bool) -> UOp:
@@ -207,6 +198,27 @@ def softmax_of(x: UOp, axis: int) -> UOp:
         return x
     weights = (x - expand(maximum_over(x, axis), x.shape)).alu(Ops.EXP)
     return weights * expand(reduce_(weights, Ops.ADD, (axis,), keepdim=True).recip(), x.shape)
+
+
+def _log_softmax_of(x: UOp, axis: int) -> UOp:
+    """The logarithm of ``softmax_of``, computed without it."""
+    if x.shape[axis] == 0:
+        return x
+    away = x - expand(maximum_over(x, axis), x.shape)
+    total = reduce_(away.alu(Ops.EXP), Ops.ADD, (axis,), keepdim=True)
+    return away - expand(total.alu(Ops.LOG), x.shape)
+
+
+def _logsumexp_of(x: UOp, axes: Shape, keepdim: bool) -> UOp:
+    """The logarithm of the sum of exponentials of a float graph."""
+    if elements_over(x.shape, axes) == 0:
+        return reduce_(x.alu(Ops.EXP), Ops.ADD, axes, keepdim).alu(Ops.LOG)
+    greatest = reduce_(x, Ops.MAX, axes, keepdim=True)
+    # an infinite maximum must not meet its equal: -inf - -inf is NaN
+    anchor = (greatest.alu(Ops.ABS) < float("inf")).where(greatest, UOp.const(0.0, x.dtype))
+    total = reduce_((x - expand(anchor, x.shape)).alu(Ops.EXP), Ops.ADD, axes, keepdim=True)
+    made = total.alu(Ops.LOG) + anchor
+    return made if keepdim else reshape(made, tuple([n for i, n in enumerate(x.shape) if i not in axes]))
 
 
 # ---- where the greatest or least element is ----
@@ -231,21 +243,10 @@ def _first_by_key(u: UOp, op: Ops, at: int) -> UOp:
     """The position of the first extreme element: a key that is ordered as the elements are, above the position, of
     which the least is the greatest."""
     mask = (1 << KEY_BITS) - 1
-    key = _key(u)
-    if op is Ops.MIN:
-        key = key ^ -1
-    if u.dtype.is_float:
-        key = u.ne(u).where(UOp.const(dtypes.int32.max, dtypes.int32), key)
+    key = keys_of(widened(u) + 0.0 if u.dtype.is_float else u)  # -0.0 + 0.0 is 0.0, and so they are equal
+    key = nan_last(key ^ -1 if op is Ops.MIN else key, u)
     words = (key.cast(dtypes.int64) << KEY_BITS) | (counter(u.shape, at, dtypes.int64) ^ mask)
     return (reduce_(words, Ops.MAX, (at,)) & mask) ^ mask
-
-
-def _key(u: UOp) -> UOp:
-    """An int32 ordered as elements of up to 32 bits are; -0.0 is 0.0."""
-    if u.dtype.is_float:
-        bits = (widened(u) + 0.0).bitcast(dtypes.int32)
-        return bits ^ ((bits >> 31) & dtypes.int32.max)
-    return (u ^ (1 << 31)).bitcast(dtypes.int32) if u.dtype is dtypes.uint32 else u.cast(dtypes.int32)
 
 
 def _first_by_search(u: UOp, op: Ops, at: int) -> UOp:
