@@ -117,27 +117,30 @@ FMA = {
 
 def fma(unit: Declarations, dtype: DType) -> str:
     """a * b + c, rounded once: what the compiler knows as one instruction (as a piece of assembler it would keep
-    accumulators out of registers), in halves of what is wider than a register, or C's own function lane by lane.
-    Without an instruction for it, it is rounded twice: C's function would take a hundred times as long."""
+    accumulators out of registers), or by parts.  Without an instruction for it, it is rounded twice: C's function would
+    take a hundred times as long."""
+    t, twice, parts = unit.type(dtype), "return a * b + c;", _fma_by_parts(unit, dtype)
+    body = [f"#if {HAS_FMA}", *parts, "#else", twice, "#endif"]
+    instruction = FMA.get((dtype.scalar(), dtype.itemsize))
+    if instruction is not None:
+        has = f"__FMA__ && {HAS_VECTORS[dtype.itemsize]}"
+        contracted = [f"#if {has} && __clang__", "#pragma clang fp contract(fast)", twice]
+        body = [*contracted, f"#elif {has}", f"return ({t}){instruction};", f"#elif {HAS_FMA}", *body[1:]]
+    return unit.function(f"fma_{type_name(dtype)}", f"{t} ({t} a, {t} b, {t} c)", *body)
+
+
+def _fma_by_parts(unit: Declarations, dtype: DType) -> list[str]:
+    """In halves of what is wider than a register, else by C's own function, lane by lane."""
     t, scalar = unit.type(dtype), dtype.scalar()
-    function = f"__builtin_fma{'f' if scalar is dtypes.float32 else ''}"
-    body = [f"return {function}(a, b, c);"]
     if dtype.itemsize > 64:
         half = scalar.vec(dtype.count // 2)
         h, name = unit.in_memory(half, half), unit.once(fma, half)
         parts = [f"(({h} *)&r)[{k}] = {name}({', '.join(f'(({h} *)&{x})[{k}]' for x in 'abc')});" for k in (0, 1)]
-        body = [f"{t} r;", *parts, "return r;"]
-    elif dtype.count > 1:
-        body = [f"{t} r;", f"for (int i = 0; i < {dtype.count}; i++) r[i] = {function}(a[i], b[i], c[i]);", "return r;"]
-    instruction = FMA.get((scalar, dtype.itemsize)) if dtype.count > 1 else None
-    if instruction is not None:
-        has = f"__FMA__ && {HAS_VECTORS[dtype.itemsize]}"
-        body = [f"#elif {has}", f"return ({t}){instruction};", f"#elif {HAS_FMA}", *body]
-        body = [f"#if {has} && __clang__", "#pragma clang fp contract(fast)", "return a * b + c;", *body]
-    else:
-        body = [f"#if {HAS_FMA}", *body]
-    body += ["#else", "return a * b + c;", "#endif"]
-    return unit.function(f"fma_{type_name(dtype)}", f"{t} ({t} a, {t} b, {t} c)", *body)
+        return [f"{t} r;", *parts, "return r;"]
+    function = f"__builtin_fma{'f' if scalar is dtypes.float32 else ''}"
+    if dtype.count == 1:
+        return [f"return {function}(a, b, c);"]
+    return [f"{t} r;", f"for (int i = 0; i < {dtype.count}; i++) r[i] = {function}(a[i], b[i], c[i]);", "return r;"]
 
 
 def table(unit: Declarations, values: tuple[float, ...]) -> str:
