@@ -13,7 +13,7 @@ from collections import Counter
 
 from uopc._hot.graph import cone
 from uopc.ops import Ops
-from uopc.terms import ordered, rounds
+from uopc.terms import is_reassociable, ordered
 from uopc.uop import UOp, toposort
 
 # Where a kernel begins: what is below was computed by another one.  A cascade is computed alike for all who ask.
@@ -23,12 +23,12 @@ _ENDS = bytes(op in (Ops.STAGE, Ops.CASCADE, Ops.BUFFER) for op in Ops)
 def agree(root: UOp) -> UOp:
     """The graph of ``root`` with an order for each sum that is computed in several kernels."""
     nodes = toposort(root)
-    if not any(rounds(u) for u in nodes):
+    if not any(is_reassociable(u) for u in nodes):
         return root
     kernels: Counter[UOp] = Counter()
     for u in nodes:
         if u.op in (Ops.STAGE, Ops.CASCADE):
             below = dict.fromkeys(v for s in u.src for v in cone(s, _ENDS))
-            kernels.update(v for v in below if rounds(v))
+            kernels.update(v for v in below if is_reassociable(v))
     several = [u for u, n in kernels.items() if n > 1]
     return UOp.wrap([root], several, ordered)[0] if several else root

@@ -1,11 +1,13 @@
-"""terms: how two terms of one reduction, or partial results, become one.
+"""terms: where a value is rounded, and in which order the terms of a reduction are combined.
 
-Every pass that adds up terms of a REDUCE asks here: copies in registers (``expand``), segments of an axis
+Contraction.  Every pass that adds up terms of a REDUCE asks here: copies in registers (``expand``), segments of an axis
 (``rangeify``), steps of a loop (``accumulate``).  A sum takes a product that is one of its terms as it is, unrounded:
 it becomes an FMA, and a dot product of pairs starts at the other side.  Nothing else in a program is contracted, and
 the C compiler contracts nothing, so that a value has the same bits wherever it is computed.
 
-Where a sum must come out the same from several loop nests, it has an ``Order``, which ``ordered`` gives it.
+Order.  Where a sum must come out the same from several loop nests, it has an ``Order``, which ``ordered`` gives it.
+
+Halves.  ``rounds_half`` says which operations ``widen`` must round, and the verifier finds none that it left.
 """
 
 from __future__ import annotations
@@ -13,10 +15,10 @@ from __future__ import annotations
 from uopc.ops import ALU, COMPARE, Ops, Order
 from uopc.uop import UOp
 
-# What a REDUCE may combine floats by: the order shows in the last digits, and of a maximum in which NaN comes out.
-INEXACT = frozenset({Ops.ADD, Ops.MUL, Ops.MAX, Ops.MIN})
+# Of these reductions of floats the order shows: in the last digits, and of a maximum in which NaN comes out.
+ORDER_SHOWS = frozenset({Ops.ADD, Ops.MUL, Ops.MAX, Ops.MIN})
 
-# What rounds nothing, given halves.
+# Operations whose result is a half without rounding, given halves.
 EXACT_ON_HALVES = COMPARE | frozenset(
     {Ops.WHERE, Ops.BITCAST, Ops.CAST, Ops.ABS, Ops.MAX, Ops.MIN, Ops.FLOOR, Ops.CEIL, Ops.ROUND, Ops.TRUNC}
 )
@@ -27,9 +29,9 @@ def combined(op: Ops, total: UOp, term: UOp) -> UOp:
     if op is not Ops.ADD or not total.dtype.is_float:
         return total.alu(op, term)
     if _is_product(term):
-        return fused(term, total)
+        return contracted(term, total)
     if _is_product(total):
-        return fused(total, term)
+        return contracted(total, term)
     return total.alu(op, term)
 
 
@@ -38,12 +40,12 @@ def _is_product(u: UOp) -> bool:
     return u.op is Ops.MUL or (u.op is Ops.DOT2 and u.src[2].op is Ops.CONST and u.src[2].arg == 0)
 
 
-def fused(product: UOp, rest: UOp) -> UOp:
+def contracted(product: UOp, addend: UOp) -> UOp:
     """A product and what it is added to, rounded once (by DOT2: once a product)."""
-    return UOp(Ops.DOT2 if product.op is Ops.DOT2 else Ops.FMA, (*product.src[:2], rest))
+    return UOp(Ops.DOT2 if product.op is Ops.DOT2 else Ops.FMA, (*product.src[:2], addend))
 
 
-def _repeats(u: UOp, axis: int) -> bool:
+def _is_invariant(u: UOp, axis: int) -> bool:
     """Whether a value is the same along an axis, as its form tells."""
     while u.shape:
         if u.op is Ops.EXPAND and u.src[0].shape[axis] == 1:
@@ -51,7 +53,7 @@ def _repeats(u: UOp, axis: int) -> bool:
         if u.op is Ops.PERMUTE:
             axis = u.arg[axis]
         elif u.op in ALU:
-            return all(_repeats(s, axis) for s in u.src)
+            return all(_is_invariant(s, axis) for s in u.src)
         elif u.op is not Ops.EXPAND:
             return False
         u = u.src[0]
@@ -70,13 +72,13 @@ def order_of(u: UOp) -> Order:
     if last not in axes:
         return Order.STEPS
     columns = max((a for a in range(last) if a not in axes), default=0)
-    if columns and x.op is Ops.MUL and x.shape[columns] > 1 and any(_repeats(s, columns) for s in x.src):
+    if columns and x.op is Ops.MUL and x.shape[columns] > 1 and any(_is_invariant(s, columns) for s in x.src):
         return Order.STEPS
     return Order.LANES
 
 
-def rounds(u: UOp) -> bool:
-    """Whether the digits of a node depend on the order in which it combines: a REDUCE of floats whose order is free."""
+def is_reassociable(u: UOp) -> bool:
+    """Whether a node is a sum or product of floats whose order, which shows in its last digits, is still free."""
     return (
         u.op is Ops.REDUCE
         and u.dtype.is_float
@@ -84,6 +86,13 @@ def rounds(u: UOp) -> bool:
         and bool(u.arg.axes)
         and u.arg.order is Order.ANY
     )
+
+
+def ordered(u: UOp) -> UOp:
+    """A REDUCE with its order, if it matters."""
+    if not u.dtype.is_float or u.arg.op not in ORDER_SHOWS or not u.arg.axes:
+        return u
+    return u.replace(arg=u.arg._replace(order=order_of(u)))
 
 
 def rounds_half(u: UOp) -> bool:
@@ -96,10 +105,3 @@ def rounds_half(u: UOp) -> bool:
         return False
     negated = u.op is Ops.MUL and u.src[1].op is Ops.CONST and u.src[1].arg in (1, -1)
     return not negated
-
-
-def ordered(u: UOp) -> UOp:
-    """A REDUCE with its order, if it matters."""
-    if not u.dtype.is_float or u.arg.op not in INEXACT or not u.arg.axes:
-        return u
-    return u.replace(arg=u.arg._replace(order=order_of(u)))

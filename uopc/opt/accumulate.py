@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from uopc._hot.graph import of_ops, replace_groups
 from uopc.ops import Ops, ParamArg, identity
-from uopc.terms import combined, fused
+from uopc.terms import combined, contracted
 from uopc.uop import UOp, memory_of, sink, toposort
 
 
@@ -37,14 +37,14 @@ def _one_loop(group: list[UOp], slot: int) -> list[UOp]:
     return [cell.after(done).index(0).load() for cell in cells]
 
 
-def _with_products(root: UOp) -> UOp:
+def _contract_accumulators(root: UOp) -> UOp:
     """The program in which what is added to a thread's own memory takes products unrounded."""
-    stores = [u for u in of_ops(toposort(root), Ops.STORE) if u.src[1].op is Ops.ADD and u.src[1].dtype.is_float]
-    targets = [u for u in stores if memory_of(u.src[0]).op is Ops.ALLOC]
-    return UOp.wrap([root], targets, _accumulated)[0] if targets else root
+    sums = [u for u in of_ops(toposort(root), Ops.STORE) if u.src[1].op is Ops.ADD and u.src[1].dtype.is_float]
+    targets = [u for u in sums if memory_of(u.src[0]).op is Ops.ALLOC]
+    return UOp.wrap([root], targets, _contracted_store)[0] if targets else root
 
 
-def _accumulated(store: UOp) -> UOp:
+def _contracted_store(store: UOp) -> UOp:
     """A STORE that adds to what stands at its place, with the products that it adds."""
     return store.replace(src=(store.src[0], _added(store.src[1], memory_of(store.src[0])), *store.src[2:]))
 
@@ -56,7 +56,7 @@ def _added(value: UOp, memory: UOp) -> UOp:
     for old, term in (value.src, value.src[::-1]):
         if _is_old(old, memory) or (old.op is Ops.MUL and any(_is_old(s, memory) for s in old.src)):
             # the correction of a running value waits for it, and a product that is added does not
-            return fused(old, term) if old.op is Ops.MUL else combined(Ops.ADD, old, term)
+            return contracted(old, term) if old.op is Ops.MUL else combined(Ops.ADD, old, term)
         if old.op is Ops.ADD and (inner := _added(old, memory)) is not old:
             return combined(Ops.ADD, inner, term)
     return value
@@ -75,7 +75,7 @@ def _refuse(first: UOp, second: UOp) -> None:
 
 def accumulate(root: UOp) -> UOp:
     """The program of ``root`` (a SINK) with accumulators in place of REDUCEs."""
-    root = _with_products(root)
+    root = _contract_accumulators(root)
     order = toposort(root)
     groups: dict[tuple[UOp, ...], list[UOp]] = {}
     for u in of_ops(order, Ops.REDUCE):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from uopc.ops import AxisType, Ops, Order, ReduceArg, identity
 from uopc.rangeify.context import ZERO, Combine, Ctx, Idx, Opts, Request, power_of_two_below
-from uopc.terms import combined, rounds
+from uopc.terms import combined, is_reassociable
 from uopc.uop import DType, UOp
 
 # Reductions of a fixed order: steps of a block, and where lanes run along them, bytes of all lanes and copies of each.
@@ -29,7 +29,7 @@ def reduce_(u: UOp, idx: Idx, gate: UOp | None, ctx: Ctx) -> tuple[list[Request]
     requests: list[Request] = []
     closing: list[tuple[list[UOp], list[UOp], int]] = []
     opts = order_opts(u.arg.order, u.dtype) or (without_lanes(ctx.opts) if in_lanes(idx, gate) else ctx.opts)
-    if rounds(u) and ctx.sums.setdefault(u, opts) != opts:
+    if is_reassociable(u) and ctx.sums.setdefault(u, opts) != opts:
         ctx.unlike.add(u)
     # a value has room for one VECTOR range: then each lane has a sum of its own
     apart = u.arg.order is Order.LANES and in_lanes(idx, gate)
