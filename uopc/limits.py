@@ -32,7 +32,7 @@ def max_mappings() -> int:
 def shortage(asked: int = 0) -> str | None:
     """Which limit leaves no room for ``asked`` bytes more, and what to do; None where none that is known does."""
     try:
-        return too_many_mappings() if mappings() + NEAR_MAPPINGS > max_mappings() else _bytes(asked)
+        return too_many_mappings() if mappings() + NEAR_MAPPINGS > max_mappings() else _too_many_bytes(asked)
     except OSError:
         return None  # without /proc
 
@@ -75,7 +75,8 @@ def mappings() -> int:
     return _content("/proc/self/maps").count(b"\n")
 
 
-def _bytes(asked: int) -> str | None:
+def _too_many_bytes(asked: int) -> str | None:
+    """Which limit of bytes leaves no room for ``asked`` more; None where none does."""
     used = dict(line.split(":", 1) for line in _content("/proc/self/status").decode().splitlines() if ":" in line)
     for line in _content("/proc/self/limits").decode().splitlines():
         for name, kind, command in BYTES:

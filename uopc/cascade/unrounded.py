@@ -34,15 +34,13 @@ def unrounded(group: Group, survey: Survey, users: Users) -> dict[UOp, UOp]:
     made: dict[UOp, UOp] = {}
     for u in halves:
         if u in private:
-            wide[u] = survey.replaced(u.src[0], made).cast(dtypes.float32) if u.op is Ops.CAST else _wide(u, wide)
+            if u.op is Ops.CAST:
+                wide[u] = survey.replaced(u.src[0], made).cast(dtypes.float32)
+            else:  # it rounds nothing: ``widen`` has left it a half
+                wide[u] = u.replace(src=tuple(widened(wide.get(s, s)) for s in u.src))
             made.update(dict.fromkeys((v for v in users.of(u) if _is_widening(v)), wide[u]))
     return made
 
 
 def _is_widening(u: UOp) -> bool:
     return u.op is Ops.CAST and u.dtype is dtypes.float32
-
-
-def _wide(u: UOp, wide: dict[UOp, UOp]) -> UOp:
-    """An operation that rounds nothing, in float32."""
-    return u.replace(src=tuple(wide[s] if s in wide else widened(s) for s in u.src))

@@ -47,15 +47,16 @@ def lower_stores(stores: list[tuple[UOp, UOp]], ctx: Ctx) -> UOp:
 
     A sum that is asked for at places where it would add up in different orders gets one for all.
     """
-    fresh = Ctx(ctx.opts)
+    again = Ctx(ctx.opts)  # the ranges and tiles of the first attempt are no part of a second one
     made = _lowered(stores, ctx)
     if not ctx.unlike:
         return made
     bodies = UOp.wrap([body for _, body in stores], list(ctx.unlike), ordered)
-    return _lowered([(target, body) for (target, _), body in zip(stores, bodies)], fresh)
+    return _lowered([(target, body) for (target, _), body in zip(stores, bodies)], again)
 
 
 def _lowered(stores: list[tuple[UOp, UOp]], ctx: Ctx) -> UOp:
+    """The loop nest of ``stores``, sums in the order in which each place asks for them."""
     shape = space(body for _, body in stores)
     ctx.opts = with_lanes(ctx.opts, shape)
     outer, shared = outer_loops(shape, ctx.opts, ctx)
