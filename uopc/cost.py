@@ -35,9 +35,9 @@ MAXIMUM_CHAIN = 2.0
 SCATTERED = 8.0
 # Counting and branching of an innermost loop.
 TURN = 1.0
-# A value that is computed again is read from registers and caches again, too: so much longer it takes than its
-# operations alone.  Of the bytes that it reads, caches do not serve so many.
+# To compute a value again takes so many times what its operations alone do: its operands are read again, too.
 RECOMPUTED = 2.1
+# To read a byte again, most often from a cache, takes this part of what one from memory takes.
 CACHED = 0.125
 # A kernel more takes so many times its launch: what the one before left in registers and caches is read again.
 KERNELS_APART = 2.0

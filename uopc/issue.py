@@ -49,6 +49,7 @@ def _constant(op: Ops, source: UOp) -> Any:
 
 @lru_cache(maxsize=1024)
 def _counted(op: Ops, dtype: DType, sources: tuple[DType, ...], constants: tuple[Any, ...], arg: Any) -> Issue:
+    """What the op takes on operands of these types: of the constants, or (None) of numbers in memory."""
     places = (UOp(Ops.BUFFER, (), ParamArg(k, source, (1,))).index(0) for k, source in enumerate(sources))
     operands = (
         place.load() if value is None else UOp.const(value, source)

@@ -17,8 +17,8 @@ Halves are what memory holds: BUFFER, INDEX, LOAD and STORE keep their half type
 float32, what is stored narrowed.  ALLOC and REDUCE of a half type become float32.  A CAST to a half rounds, even
 where the value stays in a register.  Positions in lanes are compared and converted in 32 bits where they fit.
 
-It needs of the C compiler wrapping integers (-fwrapv) and no -ffast-math and no contraction.  It
-never changes loops, addresses or the order of statements.
+It needs of the C compiler wrapping integers (-fwrapv), no contraction and no -ffast-math.  It never changes loops,
+addresses or the order of statements.
 """
 
 from __future__ import annotations
