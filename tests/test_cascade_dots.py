@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from fixed import CompileFor
 from test_dots import ROUNDED, brain, draw, machine, ops_of, plan
 
 import uopc
@@ -44,34 +45,34 @@ def close(got: Tensor, wanted: np.ndarray, v: np.ndarray) -> None:
 # ---- structure -------------------------------------------------------------------------------------------------------
 
 
-def test_scores_and_values_are_multiplied_in_pairs_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_and_values_are_multiplied_in_pairs_each_once(compile_for: CompileFor) -> None:
     n, d = 256, 64
     (q, _), (k, _), (v, _) = (draw(n, d, seed=s) for s in range(3))
-    made = plan(attention(q, k, v), monkeypatch)
+    made = plan(attention(q, k, v), compile_for)
     assert len(made.kernels) == 1 and not made.temps
     assert dot_products(made) == 2 * n * n * d
     assert products(made.kernels[0].linear, (1, 2, 3)) == 0, "nothing is multiplied one by one"
 
 
-def test_without_the_instruction_there_are_no_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_instruction_there_are_no_pairs(compile_for: CompileFor) -> None:
     (q, _), (k, _), (v, _) = (draw(256, 64, seed=s) for s in range(3))
-    assert not {Ops.DOT2, Ops.PAIR} & ops_of(plan(attention(q, k, v), monkeypatch, dots=False))
+    assert not {Ops.DOT2, Ops.PAIR} & ops_of(plan(attention(q, k, v), compile_for, dots=False))
 
 
-def test_keys_that_a_mask_excludes_are_not_visited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_that_a_mask_excludes_are_not_visited(compile_for: CompileFor) -> None:
     n, d = 512, 64
     (q, _), (k, _), (v, _) = (draw(n, d, seed=s) for s in range(3))
     seen = Tensor.arange(n).reshape(1, n) <= Tensor.arange(n).reshape(n, 1)
-    made = plan(attention(q, k, v, lambda s: seen.where(s, -np.inf)), monkeypatch)
+    made = plan(attention(q, k, v, lambda s: seen.where(s, -np.inf)), compile_for)
     assert dot_products(made) <= 0.65 * 2 * n * n * d
 
 
-def test_weights_that_nothing_rounds_are_multiplied_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_nothing_rounds_are_multiplied_as_they_are(compile_for: CompileFor) -> None:
     """A softmax in float32 of scores in bfloat16: only the scores are dot products."""
     n, d = 256, 64
     (q, _), (k, _), (v, _) = (draw(n, d, seed=s) for s in range(3))
     scores = (q @ k.T).cast("float32")
-    assert dot_products(plan(scores.softmax(-1) @ v.cast("float32"), monkeypatch)) == n * n * d
+    assert dot_products(plan(scores.softmax(-1) @ v.cast("float32"), compile_for)) == n * n * d
 
 
 # ---- values ----------------------------------------------------------------------------------------------------------
@@ -143,14 +144,14 @@ def test_large_scores_and_a_maximum_that_moves_late() -> None:
     close(attention(q, k, v), exact(Q, k.numpy().astype(np.float64), V), V)
 
 
-def test_pairs_are_no_less_exact_than_single_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_are_no_less_exact_than_single_steps(compile_for: CompileFor) -> None:
     """The weights are rounded to bfloat16 either way: the graph says so."""
     n, d = 512, 64
     (q, Q), (k, K), (v, V) = (draw(n, d, seed=s) for s in range(3))
     wanted, errors = exact(Q, K, V), []
     bits = [float32_to_bfloat16(x.astype(np.float32)) for x in (Q, K, V)]
     for dots in (False, True):
-        (kernel,) = plan(attention(q, k, v), monkeypatch, dots).kernels
+        (kernel,) = plan(attention(q, k, v), compile_for, dots).kernels
         out = np.zeros((n, d), np.uint16)
         Program(kernel.source, kernel.name)(out, *bits)
         errors.append(float(np.sqrt(np.mean((bfloat16_to_float32(out) - wanted) ** 2))))
