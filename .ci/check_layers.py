@@ -112,6 +112,7 @@ LAYERS = (
         Inner.ORDERED,
     ),
     Layer("cost", ("uopc.issue", "uopc.cost", "uopc.opt.sizes"), Inner.ORDERED),  # what schedule and blockize choose by
+    Layer("instances", ("uopc.instances",), Inner.ISOLATED),  # a part of kernelize
     Layer("isolate", ("uopc.isolate",), Inner.ISOLATED),  # what kernelize and layout ask a price of
     Layer("fusion", ("uopc.fusion",), Inner.ISOLATED),  # a part of kernelize
     Layer(
@@ -145,7 +146,10 @@ LAYERS = (
     Layer(
         "passes",
         (
-            *(f"uopc.{name}" for name in ("widen", "summation", "cascade", "kernelize", "agree", "joint", "blockize")),
+            *(
+                f"uopc.{name}"
+                for name in ("widen", "summation", "cascade", "split", "kernelize", "agree", "joint", "blockize")
+            ),
             *(f"uopc.{name}" for name in ("linearize", "count")),
             "uopc.render_c",
             "uopc.opt.*",

@@ -49,10 +49,8 @@ SPECIAL_EVERY = 4
 
 # What a small machine's passes wait for; each is a number that only decides where time is spent.
 SMALL_SIZES = {
+    "uopc.split": {"SPLIT_ELEMENTS": 64, "SPLIT_PART": 16, "SPLIT_MAX_PARTS": 8},
     "uopc.kernelize": {
-        "SPLIT_ELEMENTS": 64,
-        "SPLIT_PART": 16,
-        "SPLIT_MAX_PARTS": 8,
         "MAX_KERNEL_OPS": 12,
         "MAX_INSTANCES": 4,
         "BROADCAST_WORK": 16,

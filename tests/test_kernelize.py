@@ -11,10 +11,11 @@ from reference import evaluate
 from uopc import Tensor
 from uopc.count import count
 from uopc.dtype import dtypes
-from uopc.kernelize import SPLIT_PART, kernelize, stage_broadcast_compute
+from uopc.kernelize import kernelize, stage_broadcast_compute
 from uopc.ops import Ops, ReduceArg
 from uopc.pipeline import Plan, make_plan
 from uopc.runtime.plan import realize
+from uopc.split import SPLIT_PART
 from uopc.uop import UOp, sink, toposort
 
 N, D = 1024, 64

@@ -88,6 +88,7 @@ CASES = {
     "swiglu": Case(swiglu, f"schedule {LOOPS} decompose"),
     "halves": Case(lambda: (array(8, 4, dtype="float16") * 2.0).exp().sum(-1), "widen"),
     "invariant": Case(lambda: array(8, 4).sum(-1), "summation", batch_invariant=True),
+    "large_sum": Case(lambda: array(1 << 18).sum(), "split"),
     "own_maximum": Case(own_maximum, "agree"),
     "registers": Case(lambda: (array(2, 8) @ array(8, 8)).relu(), "finish", small=False),
     "norm_product": Case(lambda: (array(64, 96) - array(64, 1)).exp() @ array(96, 128), "kernelize"),

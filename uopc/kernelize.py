@@ -21,22 +21,20 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from uopc.blockize.sizes import most_width
 from uopc.cost import CACHED, expensive, slots_of, weights
 from uopc.dtype import dtypes
 from uopc.fusion import Comparison, Price, fusion
+from uopc.instances import Axes, KernelLoops, fresh_index, index_below, keeps_index
 from uopc.isolate import reduction
 from uopc.ops import ALU, MOVEMENT, Level, Ops, Order
-from uopc.rangeify.movement import reshape_groups
 from uopc.runtime.device import host
 from uopc.target import Target
 from uopc.uop import UOp, sink, toposort
 
-# A value that no parallel loop encloses is computed again in every chunk of the loop.
-CHUNKS = 64
 # What the broadcast rule asks for before it writes a value down: this factor, and this many element operations saved.
 BROADCAST_FACTOR = 4
 BROADCAST_WORK = 4096
@@ -54,58 +52,9 @@ MAX_INLINE_SOURCES = 4
 # STACKs and CATs of more sources than this are written by several kernels, so that no kernel has thousands of
 # arguments.
 GROUP = 32
-# A reduction of at least so many elements to few results is done in parts, so that all threads take part.
-SPLIT_ELEMENTS = 1 << 17
-SPLIT_PART = 1 << 15
-SPLIT_MAX_PARTS = 256
 
 _WRITTEN = frozenset({Ops.REDUCE, Ops.STAGE, Ops.COMPONENT})
 _CHOICE = frozenset({Ops.STACK, Ops.CAT})
-# Below these, an index is the same one or in another order; below others it may be anything.
-_KEEPS_INDEX = ALU | {Ops.EXPAND, Ops.PERMUTE, Ops.STAGE}
-
-Axes = tuple[frozenset[int], ...]
-
-
-@dataclass(eq=False)
-class _Kernel:
-    """A kernel under construction: its loops, by number; ``around[l]`` is loop ``l`` with all loops that enclose it.
-
-    shared: the loops that threads share.  own: those over its results.  rows: those of ``own`` that all values of
-    cascades have which it computes.
-    """
-
-    root: UOp
-    extents: list[int] = field(default_factory=list)
-    around: list[frozenset[int]] = field(default_factory=list)
-    ops: int = 0
-    shared: set[int] = field(default_factory=set)
-    own: frozenset[int] = frozenset()
-    rows: frozenset[int] | None = None
-
-    def loop(self, extent: int, enclosing: frozenset[int]) -> frozenset[int]:
-        """A new loop inside ``enclosing``, as the set of itself."""
-        self.extents.append(extent)
-        self.around.append(enclosing | {len(self.around)})
-        return frozenset({len(self.extents) - 1})
-
-    def enclosing(self, mentioned: frozenset[int]) -> frozenset[int]:
-        """All loops around the innermost of those mentioned."""
-        return frozenset().union(*(self.around[l] for l in mentioned))
-
-    def trips(self, loops: frozenset[int]) -> int:
-        """How many iterations loops have, one in another."""
-        return math.prod(self.extents[l] for l in loops)
-
-    def evaluations(self, axes: Axes) -> int:
-        """How often a value at this index is computed."""
-        loops = self.enclosing(frozenset().union(*axes))
-        again = 1 if not self.shared or self.shared & loops else CHUNKS
-        return again * self.trips(loops)
-
-    def rows_with(self, axes: Axes) -> frozenset[int]:
-        """``rows``, if the value of a cascade at this index is computed here too."""
-        return (self.own if self.rows is None else self.rows) & frozenset().union(*axes)
 
 
 class _Costs:
@@ -132,73 +81,6 @@ class _Costs:
 
     def below(self, u: UOp) -> float:
         return u.dtype.itemsize * self.weights.byte * CACHED if u.op in _WRITTEN else self.time[u]
-
-
-def _index_below(u: UOp, axes: Axes, kernel: _Kernel) -> list[Axes]:
-    """The index of each source of ``u``, when ``u`` is used at ``axes``."""
-    if u.op is Ops.RESHAPE:
-        return [_regroup(u.src[0].shape, u.shape, axes)]
-    if u.op is Ops.EXPAND:
-        return [tuple(frozenset() if was == 1 else a for a, was in zip(axes, u.src[0].shape))]
-    if u.op is Ops.PERMUTE:
-        out = [frozenset[int]()] * len(axes)
-        for a, axis in zip(axes, u.arg):
-            out[axis] = a
-        return [tuple(out)]
-    if u.op is Ops.VIEW:
-        return [(frozenset().union(*axes),)]
-    if u.op is Ops.REDUCE:
-        enclosing = kernel.enclosing(frozenset().union(*axes))
-        rest, inner = iter(axes), []
-        for axis, n in enumerate(u.src[0].shape):
-            if axis not in u.arg.axes:
-                inner.append(next(rest))
-                continue
-            made = kernel.loop(n, enclosing) if n > 1 else frozenset[int]()
-            enclosing = enclosing | made
-            inner.append(made)
-        return [tuple(inner)]
-    if u.op is Ops.COMPONENT:
-        return [()]
-    if u.op is Ops.CASCADE:
-        return [_fresh_index(s, kernel) for s in u.src]
-    if u.op is Ops.STACK:
-        return [axes[1:]] * len(u.src)
-    if u.op is Ops.GATHER:
-        return [tuple(frozenset().union(*axes) for _ in u.src[0].shape), *([axes] * (len(u.src) - 1))]
-    return [axes if s.shape else () for s in u.src]
-
-
-def _keeps_index(u: UOp) -> bool:
-    if u.op is Ops.RESHAPE:
-        return _wide(u.shape) == _wide(u.src[0].shape)
-    return u.op in _KEEPS_INDEX or (u.op is Ops.SHRINK and all(first == 0 for first, _ in u.arg))
-
-
-def _wide(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(n for n in shape if n != 1)
-
-
-def _fresh_index(u: UOp, kernel: _Kernel) -> Axes:
-    """An index of loops of its own: a reduction of a cascade runs over as much as its value is large."""
-    enclosing, out = frozenset[int](), []
-    for n in u.shape:
-        made = kernel.loop(n, enclosing) if n > 1 else frozenset[int]()
-        kernel.shared.update(made if not enclosing else ())
-        enclosing = enclosing | made
-        out.append(made)
-    return tuple(out)
-
-
-def _regroup(old: tuple[int, ...], new: tuple[int, ...], axes: Axes) -> Axes:
-    """Through a RESHAPE, the axes of a group depend on all loops of the group."""
-    if 0 in old:
-        return (frozenset(),) * len(old)
-    out: list[frozenset[int]] = []
-    for a, b in reshape_groups(old, new):
-        together = frozenset[int]().union(*axes[b])
-        out += [together if n > 1 else frozenset() for n in old[a]]
-    return tuple(out)
 
 
 def runs(sources: tuple[UOp, ...]) -> Iterator[tuple[int, int]]:
@@ -233,7 +115,7 @@ class _Cuts:
         self.weights = self.costs.weights
         self.choices: dict[UOp, Choice] = {}
         # each with whether its index is that of the kernel's output, axis by axis
-        self.instances: dict[UOp, dict[tuple[_Kernel, Axes], bool]] = {}
+        self.instances: dict[UOp, dict[tuple[KernelLoops, Axes], bool]] = {}
         self.consumers: dict[UOp, int] = {}
         for u in self.order:
             for s in u.src:
@@ -267,7 +149,7 @@ class _Cuts:
             written = u in self.staged or u in self.under_stage
             if u in self.together and u.op is Ops.REDUCE and not written:
                 kernels = dict.fromkeys(kernel for kernel, _ in self.instances.get(u, ()))
-                self.pass_down(u, {(kernel, _fresh_index(u, kernel)): False for kernel in kernels})
+                self.pass_down(u, {(kernel, fresh_index(u, kernel)): False for kernel in kernels})
             elif u in self.at_root:
                 self.write_sources(u)
             elif written or (self.instances.get(u) and self.choose(u).written):
@@ -301,9 +183,9 @@ class _Cuts:
             for s in u.src[first:last]:
                 self.instances.setdefault(s, {})[use] = False  # sources share kernels, and a cascade shares none
 
-    def start_kernel(self, u: UOp) -> tuple[_Kernel, Axes]:
+    def start_kernel(self, u: UOp) -> tuple[KernelLoops, Axes]:
         """A kernel that writes ``u`` down, and the index at which it computes it."""
-        kernel = _Kernel(u)
+        kernel = KernelLoops(u)
         axes, enclosing = [], frozenset[int]()
         for n in u.shape:
             made = kernel.loop(n, enclosing) if n > 1 else frozenset[int]()
@@ -313,12 +195,12 @@ class _Cuts:
         kernel.own = enclosing
         return kernel, tuple(axes)
 
-    def pass_down(self, u: UOp, instances: dict[tuple[_Kernel, Axes], bool]) -> None:
-        keeps = _keeps_index(u)
+    def pass_down(self, u: UOp, instances: dict[tuple[KernelLoops, Axes], bool]) -> None:
+        keeps = keeps_index(u)
         for (kernel, axes), plain in instances.items():
             if u.op in ALU:
                 kernel.ops += 1
-            for s, below in zip(u.src, _index_below(u, axes, kernel)):
+            for s, below in zip(u.src, index_below(u, axes, kernel)):
                 known = self.instances.setdefault(s, {})
                 known[kernel, below] = known.get((kernel, below), True) and plain and keeps
 
@@ -351,7 +233,7 @@ class _Cuts:
         shared = self.consumers[u] > 1 and len(uses) > 1 and self.recompute_loses(u)
         return _by_cost(shared or self.broadcast(u))
 
-    def _of_reduce(self, u: UOp, uses: list[tuple[_Kernel, Axes]]) -> Choice:
+    def _of_reduce(self, u: UOp, uses: list[tuple[KernelLoops, Axes]]) -> Choice:
         if self.fuse_reduce is not None:
             return Choice(not self.fuse_reduce, f"fuse_reduce={self.fuse_reduce}")
         if len(uses) > MAX_INSTANCES:
@@ -471,51 +353,6 @@ def _from_nothing(u: UOp, target: Target) -> bool:
     return True
 
 
-def split_reductions(roots: list[UOp]) -> list[UOp]:
-    """Large reductions to few results in two steps, the first of fixed parts, so that threads share it and any number
-    gives the same bits."""
-    targets = [u for u in toposort(roots) if u.op is Ops.REDUCE and _parts(u) > 1]
-    return UOp.wrap(roots, targets, _in_parts) if targets else roots
-
-
-def _parts(u: UOp) -> int:
-    x, axes = u.src[0], u.arg.axes
-    count = math.prod(x.shape[a] for a in axes)
-    results = math.prod(u.shape)
-    if count < SPLIT_ELEMENTS or results == 0:
-        return 1
-    if results >= SPLIT_MAX_PARTS and u.arg.order is Order.ANY:  # a fixed order asks for the length alone
-        return 1
-    return min(SPLIT_MAX_PARTS, count // SPLIT_PART, x.shape[axes[0]])
-
-
-def _in_parts(u: UOp) -> UOp:
-    """The first reduced axis in equal parts, and what is left over by itself; parts of halves are float32."""
-    if u.dtype.is_half:
-        return _in_parts(u.replace(src=(u.src[0].cast(dtypes.float32),))).cast(u.dtype)
-    x, axes = u.src[0], u.arg.axes
-    parts = _parts(u)
-    axis = axes[0]
-    size = x.shape[axis]
-    each = size // parts
-    whole = _slice(x, axis, 0, parts * each)
-    shape = (*x.shape[:axis], parts, each, *x.shape[axis + 1 :])
-    moved = UOp(Ops.RESHAPE, (whole,), shape)
-    inner = tuple(a + 1 if a >= axis else a for a in axes)
-    partial = UOp(Ops.STAGE, (UOp(Ops.REDUCE, (moved,), u.arg._replace(axes=inner)),), Level.KERNEL)
-    place = axis - sum(a < axis for a in axes)
-    total = UOp(Ops.REDUCE, (partial,), u.arg._replace(axes=(place,)))
-    if parts * each == size:
-        return total
-    rest = UOp(Ops.REDUCE, (_slice(x, axis, parts * each, size),), u.arg)
-    return total.alu(u.arg.op, rest)
-
-
-def _slice(x: UOp, axis: int, first: int, last: int) -> UOp:
-    bounds = tuple((first, last) if a == axis else (0, n) for a, n in enumerate(x.shape))
-    return x if first == 0 and last == x.shape[axis] else UOp(Ops.SHRINK, (x,), bounds)
-
-
 def stage_broadcast_compute(
     roots: list[UOp], factor: int = BROADCAST_FACTOR, target: Target | None = None
 ) -> list[UOp]:
@@ -551,7 +388,6 @@ class _Chosen:
 
 def _chosen(root: UOp, fuse_reduce: bool | None, target: Target | None, price: Price | None) -> _Chosen:
     """Cuts by rules, in one pass from the results down, and then by prices."""
-    root = sink(*(list(root.src) if fuse_reduce is True else split_reductions(list(root.src))))
     rules = _Cuts(root, fuse_reduce, target or host())
     staged = rules.run()
     # what a STAGE writes down is written down for every user of it: the old STAGEs go, and one comes for each cut

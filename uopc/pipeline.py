@@ -41,6 +41,7 @@ from uopc.rangeify import Ctx, Opts, lower_stores
 from uopc.render_c import TilesTooLarge, render_c
 from uopc.runtime.device import host
 from uopc.simplify import simplify
+from uopc.split import split
 from uopc.summation import summation
 from uopc.target import Target
 from uopc.uop import DType, UOp, format_graph, sink
@@ -113,9 +114,13 @@ VALUE_STAGES = (  # what each value is, before it is asked how it is computed
     Step("widen", lambda g, s: widen(g), Stage.TENSOR),
     Step("summation", lambda g, s: summation(g) if s.options.batch_invariant else g, Stage.TENSOR),
 )
+REDUCTION_STAGES = (  # which reductions there are, before it is decided what is written down
+    Step("cascade", lambda g, s: cascade(g, s.options.fuse_reduce, s.target), Stage.TENSOR),
+    Step("split", lambda g, s: g if s.options.fuse_reduce is True else split(g), Stage.TENSOR),
+)
 TENSOR_STAGES = (
     *VALUE_STAGES,
-    Step("cascade", lambda g, s: cascade(g, s.options.fuse_reduce, s.target), Stage.TENSOR),
+    *REDUCTION_STAGES,
     Step("kernelize", lambda g, s: kernelize(g, s.options.fuse_reduce, s.target, prices(s)), Stage.TENSOR),
     Step("agree", lambda g, s: agree(g), Stage.TENSOR),
     Step("layout", _layout, Stage.TENSOR),

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from uopc.cascade import cascade, derivations
+from uopc.cascade import derivations
 from uopc.inspect.formula import formula
 from uopc.inspect.predict import predict
 from uopc.inspect.recompute import reductions, reductions_of_loops
@@ -27,6 +27,7 @@ from uopc.ops import Ops
 from uopc.options import Options, current
 from uopc.pipeline import (
     LOOP_STAGES,
+    REDUCTION_STAGES,
     VALUE_STAGES,
     Call,
     Kernel,
@@ -112,7 +113,7 @@ def of_graph(graph: UOp, options: Options) -> Report:
         kernels.append(replace(report, predicted=predicted, value=_value_of(call, plan), writes=writes, reads=reads))
     temps = [(d.name, n, n * d.itemsize) for d, n in plan.temps]
     graph = run_stages(VALUE_STAGES, graph, settings)
-    made = _decisions(cascade(graph, options.fuse_reduce, settings.target), settings)
+    made = _decisions(run_stages(REDUCTION_STAGES, graph, settings), settings)
     return Report(kernels, temps, made, _cascades(graph, settings), roof, options, plan)
 
 
