@@ -142,7 +142,7 @@ KERNELS: dict[str, Callable[[], Tensor]] = {
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_stage_of_a_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "device", lambda: MACHINE)
+    monkeypatch.setattr(pipeline, "host", lambda: MACHINE)
     monkeypatch.setattr(pipeline, "_kernels", {})
     seen = set()
 

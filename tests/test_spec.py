@@ -438,7 +438,7 @@ UNKNOWN = {"convolution": 2}
 @pytest.mark.parametrize("name", REAL)
 def test_real_tiles_are_no_smaller_than_they_must_be(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each extent of each tile of a real kernel, one less, is found: the windows are those that are read."""
-    monkeypatch.setattr(pipeline, "device", lambda: MACHINE)
+    monkeypatch.setattr(pipeline, "host", lambda: MACHINE)
     monkeypatch.setattr(pipeline, "_kernels", {})
     seen: list[UOp] = []
     with pipeline.watch(lambda stage, graph: seen.append(graph) if stage == "blockize" else None):

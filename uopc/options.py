@@ -115,14 +115,14 @@ def options(**fields: Any) -> Iterator[None]:
     unknown = sorted(set(fields) - set(_FIELDS))
     if unknown:
         raise TypeError(f"options() has no field {', '.join(unknown)}; accepted are {', '.join(_FIELDS)}")
-    if fields.get("fuse_reduce") not in (None, False, True):
+    if not (fields.get("fuse_reduce") is None or isinstance(fields["fuse_reduce"], bool)):
         raise TypeError(f"fuse_reduce={fields['fuse_reduce']!r}; accepted are None, False and True")
     tune = fields.get("tune", 0)
     if isinstance(tune, bool) or not isinstance(tune, int):
         raise TypeError(f"tune={tune!r}; how many schedules of each kernel to measure, an int, is accepted")
     if tune < 0:
         raise ValueError(f"tune={tune}; 0 (measure nothing) and more are accepted")
-    if fields.get("batch_invariant", False) not in (False, True):
+    if not isinstance(fields.get("batch_invariant", False), bool):
         raise TypeError(f"batch_invariant={fields['batch_invariant']!r}; accepted are False and True")
     token = _scoped.set({**(_scoped.get() or {}), **fields})
     try:

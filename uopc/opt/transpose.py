@@ -3,7 +3,7 @@
 In and out: a program after ``expand``.  Where as many vectors as a vector has lanes are read in equal steps from
 neighbouring addresses, their rows are read whole and transposed in registers, and likewise for what is written: 16 x 16
 elements take 16 accesses and 64 shuffles where they took 256 accesses.  A vector of every other element is picked from
-the two that it lies in, and one that runs backwards is turned.
+the two that it lies in, and one that runs backwards, read or written, is turned.
 
 Reads no address outside those that were read, and writes none that was not written.
 """
@@ -113,14 +113,25 @@ def _picked(load: UOp, simplifier: Simplifier) -> UOp | None:
     return UOp(Ops.SHUFFLE, sources, order)
 
 
+def _turned(store: UOp, simplifier: Simplifier) -> UOp | None:
+    """The STORE of a vector that runs backwards, whole and turned; None for others."""
+    found = _place(store, simplifier)
+    if found is None or found[0].unit != 1 or found[0].step != -1 or store.src[1].dtype.count != found[0].lanes:
+        return None
+    place, first = found
+    last, value = place.lanes - 1, store.src[1]
+    turned = UOp(Ops.SHUFFLE, (value, value), tuple(range(last, -1, -1)))
+    return _row(place, first - last, 0, store.src[0]).store(turned)
+
+
 def _whole(group: list[UOp], simplifier: Simplifier) -> list[UOp]:
-    """What becomes of the accesses of a square, or of the LOAD that is picked."""
+    """What becomes of the accesses of a square, or of the one that is picked or turned."""
+    if len(group) == 1:
+        alone = (_turned if group[0].op is Ops.STORE else _picked)(group[0], simplifier)
+        assert alone is not None, "an access that was scattered is not"
+        return [alone]
     if group[0].op is Ops.STORE:
         return _written(group, simplifier)
-    if len(group) == 1:
-        picked = _picked(group[0], simplifier)
-        assert picked is not None, "an access that was scattered is not"
-        return [picked]
     place, first, element = _corner(group, simplifier)
     return _transposed([_row(place, first, k, element).load() for k in range(len(group))])
 
@@ -153,5 +164,7 @@ def transpose(root: UOp) -> UOp:
     for place, _, square in _squares(stores, simplifier):
         if all(s.src[1].dtype.count == place.lanes for s in square):
             groups.append(square)
+            squared.update(square)
+    groups += [[u] for u in stores if u not in squared and _turned(u, simplifier) is not None]
     # what an access comes after may have other such accesses in it: each is made over what becomes of those
     return replace_groups(root, groups, lambda _, group: _whole(group, simplifier), _refuse) if groups else root

@@ -12,7 +12,7 @@ from uopc.tensor.creation import Creation
 from uopc.tensor.einsum import Formula
 from uopc.tensor.reduce import reduce_
 from uopc.tensor.shapes import broadcast_shapes, expand, permute, reshape
-from uopc.uop import UOp
+from uopc.uop import UOp, widened
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 def add_up(u: UOp, axes: tuple[int, ...]) -> UOp:
     """The sum in the dtype of ``u``, as matmul adds: integers wrap, bools "or"."""
     return reduce_(u, Ops.OR if u.dtype.is_bool else Ops.ADD, axes)
+
+
+def sum_of_products(a: UOp, b: UOp, axes: tuple[int, ...]) -> UOp:
+    """The sum of ``a * b`` over axes, one operation: halves are multiplied and added in float32, and rounded once."""
+    return as_dtype(add_up(multiply(widened(a), widened(b)), axes), a.dtype)
 
 
 def product(a: UOp, b: UOp) -> UOp:
@@ -40,7 +45,7 @@ def product(a: UOp, b: UOp) -> UOp:
     last = len(columns)
     b = reshape(permute(b, (*range(last - 2), last - 1, last - 2)), (*columns[:-2], 1, n, k))
     whole = (*batch, m, n, k)
-    out = add_up(multiply(expand(a, whole), expand(b, whole)), (len(whole) - 1,))
+    out = sum_of_products(expand(a, whole), expand(b, whole), (len(whole) - 1,))
     if len(old_a) > 1 and len(old_b) > 1:
         return out
     return reshape(out, (*batch, *(() if len(old_a) == 1 else (m,)), *(() if len(old_b) == 1 else (n,))))
@@ -133,9 +138,9 @@ def _multiplied(
     stay = sorted([c for c in both if c in needed], key=lambda c: rank.get(c, len(rank)))
     order = [*stay, *(c for c in both if c not in needed)]
     shape = tuple([formula.sizes[c] for c in order])
-    whole = multiply(_aligned(a, a_labels, order, shape), _aligned(b, b_labels, order, shape))
+    a, b = _aligned(a, a_labels, order, shape), _aligned(b, b_labels, order, shape)
     gone = tuple(range(len(stay), len(order)))
-    return (add_up(whole, gone) if gone else whole), stay
+    return (sum_of_products(a, b, gone) if gone else multiply(a, b)), stay
 
 
 def _aligned(u: UOp, labels: list[str], order: list[str], shape: tuple[int, ...]) -> UOp:

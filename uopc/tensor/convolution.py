@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from uopc.dtype import DType, dtypes, promote
 from uopc.ops import Ops
-from uopc.tensor.arithmetic import graph_of, multiply
-from uopc.tensor.contraction import add_up
+from uopc.tensor.arithmetic import graph_of
+from uopc.tensor.contraction import sum_of_products
 from uopc.tensor.core import as_dtype
 from uopc.tensor.nn import NN
 from uopc.tensor.reduce import mean_of, reduce_
@@ -120,7 +120,7 @@ class Convolution(NN):
         x = expand(reshape(x, (*batch, *split, 1, *places, seen, *kernel)), whole)
         w = reshape(as_dtype(w, dtype), (*split, channels // groups, *[1] * n, seen, *kernel))
         summed = tuple(range(lead + 1 + n, len(whole)))
-        out = reshape(add_up(multiply(x, expand(w, whole)), summed), (*batch, channels, *places))
+        out = reshape(sum_of_products(x, expand(w, whole), summed), (*batch, channels, *places))
         if added is not None:
             out = out + expand(reshape(as_dtype(added, dtype), (channels, *[1] * n)), out.shape)
         return self._of(out)

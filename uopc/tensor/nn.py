@@ -118,6 +118,8 @@ class NN(Contraction):
         if reduction not in ("mean", "sum", "none"):
             raise ValueError(f'reduction={reduction!r}; accepted are "mean", "sum" and "none"')
         at, smoothing = 0 if self.ndim == 1 else 1, float(number(label_smoothing, "label_smoothing"))
+        if not 0.0 <= smoothing <= 1.0:
+            raise ValueError(f"label_smoothing={label_smoothing!r}; from 0.0 to 1.0 is accepted")
         logp = self._of(widened(self._as_float())).log_softmax(at)
         counted: UOp | None = None
         if labels.dtype.is_float:
@@ -286,7 +288,8 @@ def _in_groups(q: UOp, k: UOp, v: UOp, mask: UOp | None) -> tuple[UOp, UOp, UOp,
         or q.shape[-3] % k.shape[-3]
     ):
         raise ValueError(
-            f"enable_gqa of shapes {q.shape}, {k.shape} and {v.shape}: heads (axis -3) of the first are a multiple"
+            f"enable_gqa of shapes {q.shape}, {k.shape} and {v.shape}: needed are as many heads (axis -3) of value as "
+            "of key, at least one, and a multiple of them of query"
         )
     heads, shared = q.shape[-3], k.shape[-3]
     q = reshape(q, (*q.shape[:-3], shared, heads // shared, *q.shape[-2:]))
