@@ -160,8 +160,9 @@ LAYERS = (
     Layer("price", ("uopc.outline", "uopc.price"), Inner.ORDERED),  # the kernels that cuts make, and their time
     Layer("pipeline", ("uopc.pipeline",), Inner.ISOLATED),
     Layer("runtime", ("uopc.runtime", "uopc.runtime.*"), Inner.FREE),
-    Layer("tensor", ("uopc.tensor", "uopc.tensor.*"), Inner.FREE),
-    Layer("jit", ("uopc.jit",), Inner.ISOLATED),
+    # rules of gradients are made of what Tensors are made of: shapes, reductions, scans
+    Layer("tensor", ("uopc.tensor", "uopc.tensor.*", "uopc.gradient", "uopc.gradient.*"), Inner.FREE),
+    Layer("jit", ("uopc.jit", "uopc.transforms"), Inner.ORDERED),
     Layer("inspect", ("uopc.inspect", "uopc.inspect.*"), Inner.FREE),
     Layer("public", ("uopc", "uopc.__main__"), Inner.ORDERED),
 )

@@ -147,6 +147,7 @@ MOVE: dict[Ops, Callable[[UOp, list[Array]], Array]] = {
     Ops.CAT: lambda u, s: np.concatenate(s, u.arg),
     Ops.GATHER: _gather,
     Ops.STAGE: lambda u, s: s[0],
+    Ops.ALIAS: lambda u, s: s[0],
 }
 
 # ---- casts -----------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from uopc.options import Options, options
 from uopc.runtime import memory_stats, num_threads, set_num_threads
 from uopc.runtime.capture import CaptureError
 from uopc.tensor import Tensor, conv2d, manual_seed, scaled_dot_product_attention
+from uopc.transforms import grad, hessian, jvp, value_and_grad, vjp
 
 if TYPE_CHECKING:
     from uopc.inspect.explain import explain
@@ -26,7 +27,10 @@ __all__ = [
     "conv2d",
     "dtypes",
     "explain",
+    "grad",
+    "hessian",
     "jit",
+    "jvp",
     "manual_seed",
     "memory_stats",
     "num_threads",
@@ -34,6 +38,8 @@ __all__ = [
     "precompile",
     "scaled_dot_product_attention",
     "set_num_threads",
+    "value_and_grad",
+    "vjp",
 ]
 
 

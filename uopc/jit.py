@@ -24,6 +24,7 @@ from uopc.runtime.storage import new_buffer, placeholder
 from uopc.tensor import Tensor, interop
 from uopc.tensor.random import next_key
 from uopc.tensor.shapes import sizes
+from uopc.tensor.variables import is_differentiating
 from uopc.uop import UOp
 
 # Signatures kept for each function; the one used longest ago goes first.
@@ -68,7 +69,7 @@ class Jit(Function):
 
     def missed(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         """A call that no captured function served as it stands: normalise its arguments, else capture."""
-        if is_recording():
+        if is_recording() or is_differentiating():
             return self._inline(args, kwargs, out)
         leaves = [_normal(x) for x in flatten(args, kwargs)]
         served = self.try_leaves(leaves, out)
@@ -87,11 +88,11 @@ class Jit(Function):
         self.add(_capture(self.__wrapped__, args, kwargs, leaves, self.ambient()))
 
     def _inline(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
-        """A captured function called by one that is being captured is part of it."""
+        """A captured function called by one that is being captured, or differentiated, is part of it."""
         if out is not None:
             raise CaptureError(f"{_name(self.__wrapped__)} is called with out= by a function that is being captured")
         leaves = iter([Tensor(x) if isinstance(x, np.ndarray) else x for x in flatten(args, kwargs)])
-        new_args, new_kwargs = _rebuilt(args, kwargs, leaves)
+        new_args, new_kwargs = rebuilt(args, kwargs, leaves)
         return self.__wrapped__(*new_args, **new_kwargs)
 
 
@@ -238,7 +239,7 @@ def _leaf(x: Any) -> tuple[Leaf, Any, UOp | None]:
     return leaf, (tensor or Tensor)._of(window), buffer
 
 
-def _rebuilt(args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Iterator[Any]) -> tuple[tuple, dict]:
+def rebuilt(args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Iterator[Any]) -> tuple[tuple, dict]:
     """The arguments with other leaves, which are taken in the order that ``flatten`` gives."""
     new_args = tuple([_filled(x, leaves) for x in args])
     return new_args, _filled(kwargs, leaves) if kwargs else {}
@@ -388,7 +389,7 @@ def _capture(
     classes = dict.fromkeys(leaf.tensor for leaf in data if leaf.tensor)
     walk = _watched(fn, [x for x, (leaf, _, _) in zip(leaves, made) if not leaf.is_memory], classes)
     random_state = foreign_random_state(walk.generators)
-    new_args, new_kwargs = _rebuilt(args, kwargs, iter([given for _, given, _ in made]))
+    new_args, new_kwargs = rebuilt(args, kwargs, iter([given for _, given, _ in made]))
     with recording() as recorded:
         returned = fn(*new_args, **new_kwargs)
     _refuse_side_effects(fn, walk, random_state)

@@ -62,6 +62,7 @@ class Ops(IntEnum, metaclass=_Members):
     STATE = auto()
     COMPONENT = auto()
     STAGE = auto()
+    ALIAS = auto()
     # movement: an index in, an index out
     RESHAPE = auto()
     EXPAND = auto()
@@ -462,6 +463,9 @@ TABLE: dict[Ops, OpInfo] = {
     Ops.STATE: _structure(0, 0, DTypeRule.ARG, TENSORS, StateArg),
     Ops.COMPONENT: _structure(1, 1, DTypeRule.ARG, TENSORS, ComponentArg),
     Ops.STAGE: _structure(1, 1, DTypeRule.FIRST, TENSORS, (Level, Tile)),
+    # The value of the first source; gone before a plan is made.  What a gradient sees of it (``uopc.gradient``): with
+    # an int, its number, a variable of its own; else the second source, or nothing where there is none.
+    Ops.ALIAS: _structure(1, 2, DTypeRule.FIRST, Stage.TENSOR, (int, type(None))),
     Ops.RESHAPE: _movement(tuple),  # the new shape
     Ops.EXPAND: _movement(tuple),  # the new shape; axes of size 1 grow
     Ops.PERMUTE: _movement(tuple),  # new axis i is old axis arg[i]

@@ -44,7 +44,7 @@ from uopc.simplify import simplify
 from uopc.split import split
 from uopc.summation import summation
 from uopc.target import Target
-from uopc.uop import DType, UOp, format_graph, sink
+from uopc.uop import DType, UOp, format_graph, sink, without_aliases
 from uopc.widen import widen
 
 
@@ -317,7 +317,7 @@ def make_plan(roots: list[UOp], **fields: Any) -> Plan:
     fields: ``fuse_reduce``, ``opt`` and the other fields of ``Options``; where not given, those in force.
     """
     options = replace(current(Options()), **fields)
-    roots = graphs(roots, "make_plan")
+    roots = without_aliases(graphs(roots, "make_plan"))
     return plan_for(sink(*(r if r.op is Ops.STAGE else UOp(Ops.STAGE, (r,), Level.KERNEL) for r in roots)), options)
 
 

@@ -35,6 +35,7 @@ __all__ = [
     "sink",
     "toposort",
     "widened",
+    "without_aliases",
 ]
 
 
@@ -50,3 +51,9 @@ def widened(u: UOp) -> UOp:
     if not u.dtype.is_half:
         return u
     return UOp.const(u.arg, dtypes.float32) if u.op is Ops.CONST else u.cast(dtypes.float32)
+
+
+def without_aliases(roots: list[UOp]) -> list[UOp]:
+    """Tensor graphs with the value of each ALIAS in its place."""
+    aliases = [u for u in toposort(roots) if u.op is Ops.ALIAS]
+    return UOp.wrap(roots, aliases, lambda u: u.src[0]) if aliases else roots

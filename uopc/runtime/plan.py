@@ -153,13 +153,17 @@ def _from_disk(key: str) -> Executable | None:
 def normal(roots: list[UOp]) -> tuple[UOp, list[UOp]]:
     """The graph of ``roots`` with its BUFFERs numbered in the order in which they stand, and those BUFFERs.
 
-    A value that is computed already stands for itself: what led to it is left out.
+    A value that is computed already stands for itself: what led to it is left out.  So does the value of an ALIAS.
     """
-    numbered: dict[UOp, UOp] = {}
+    numbered: dict[UOp, Any] = {}  # by a node, or by what a function gives for it
     buffers: list[UOp] = []
     computed = False
     for u in toposort(roots):
         memory = u.realized
+        if memory is None and u.op is Ops.ALIAS:
+            numbered[u] = _value
+            computed = computed or len(u.src) > 1  # what the second source alone reads is left out
+            continue
         if memory is None and u.op is not Ops.BUFFER:
             continue
         if type(memory) is UOp:
@@ -178,6 +182,10 @@ def normal(roots: list[UOp]) -> tuple[UOp, list[UOp]]:
     kept = [b for b in buffers if numbered[b] in used]
     again = {numbered[b]: _numbered(k, b.dtype, b.arg.shape) for k, b in enumerate(kept)}
     return graph.substitute(again), kept
+
+
+def _value(alias: UOp) -> UOp:
+    return alias.src[0]
 
 
 @lru_cache(maxsize=SHAPES)

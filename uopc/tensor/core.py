@@ -13,6 +13,7 @@ from uopc.options import Options, current
 from uopc.runtime.storage import new_buffer
 from uopc.tensor import dlpack, interop
 from uopc.tensor.interop import Array
+from uopc.tensor.variables import holds_variable
 from uopc.uop import UOp
 
 if TYPE_CHECKING:
@@ -34,9 +35,10 @@ class Core:
     what is computed.
     """
 
-    __slots__ = ("__weakref__", "uop")
+    __slots__ = ("__weakref__", "_grad", "uop")
 
     uop: UOp
+    _grad: Core | None
 
     fuse_reduce: ClassVar[bool | None] = None
     """Process-wide default of ``Options.fuse_reduce``; ``uopc.options(...)`` overrides it for a thread."""
@@ -128,16 +130,31 @@ class Core:
             roots = list(dict.fromkeys(left.values()))
             buffers = dict(zip(roots, compute(roots, current(Options(cls.fuse_reduce, cls.opt)))))
             for t, root in left.items():
-                t.uop = buffers[root]
+                t.uop = root if holds_variable(root) else buffers[root]
         return self
 
     def contiguous(self) -> Self:
         """This Tensor written down in memory of its own, row-major, when it is computed."""
-        return self if self.uop.op in (Ops.BUFFER, Ops.STAGE) else self._of(UOp(Ops.STAGE, (self.uop,), Level.KERNEL))
+        u = self.uop
+        while u.op is Ops.ALIAS:
+            u = u.src[0]
+        return self if u.op in (Ops.BUFFER, Ops.STAGE) else self._of(UOp(Ops.STAGE, (self.uop,), Level.KERNEL))
 
     def detach(self) -> Self:
-        """A Tensor of the same value that no gradient flows through."""
-        return self._of(self.uop)
+        """A Tensor of the same value that no gradient flows through.  It costs no kernel and no memory."""
+        return self._of(detached(self.uop))
+
+    @property
+    def grad(self) -> Any:
+        """The gradients that ``backward`` added up, a Tensor; None before.  Set it to None to begin anew."""
+        return getattr(self, "_grad", None)
+
+    @grad.setter
+    def grad(self, value: Core | None) -> None:
+        if value is not None and (not isinstance(value, Core) or value.shape != self.shape):
+            found = f"a Tensor of shape {value.shape}" if isinstance(value, Core) else f"a {type(value).__name__}"
+            raise ValueError(f"grad is None or a Tensor of shape {self.shape}, not {found}")
+        self._grad = value
 
     def numpy(self) -> Array:
         """The values as a NumPy array of the same dtype (bfloat16 as float32, exactly).
@@ -241,6 +258,11 @@ class Core:
         if self.numel() != 1:
             raise TypeError(f"only a Tensor of one element becomes a number, not one of shape {self.shape}")
         return self.item()
+
+
+def detached(u: UOp) -> UOp:
+    """The value of ``u``, which no gradient sees behind."""
+    return u if u.op is Ops.ALIAS and u.arg is None and len(u.src) == 1 else UOp(Ops.ALIAS, (u,))
 
 
 def as_dtype(u: UOp, dtype: DType) -> UOp:

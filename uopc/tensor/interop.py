@@ -199,9 +199,10 @@ def standing_array(u: UOp) -> Array | None:
         if u.op is Ops.CONST:
             bits = np.float32(u.arg).view(np.uint32) >> 16 if u.dtype is dtypes.bfloat16 else u.arg
             return _replay(np.array(bits, u.dtype.numpy), chain)
-        if u.op not in MOVEMENT or u.op is Ops.PAD:
-            return None
-        chain.append(u)
+        if u.op is not Ops.ALIAS:
+            if u.op not in MOVEMENT or u.op is Ops.PAD:
+                return None
+            chain.append(u)
         u = u.src[0]
     buffer = u if u.op is Ops.BUFFER else u.realized
     return _replay(buffer.realized.array.reshape(buffer.arg.shape), chain)

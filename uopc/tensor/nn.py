@@ -258,11 +258,15 @@ def _attend(q: UOp, k: UOp, v: UOp, mask: UOp | None, causal: bool, scale: float
         scores = lower_triangle(shape).where(scores, never)
     elif mask is not None:
         scores = _masked(scores, mask, never)
-    out = product(as_dtype(softmax_of(scores, last), q.dtype), v)
+    weights = as_dtype(softmax_of(scores, last), q.dtype)
+    out = product(weights, v)
     if mask is None:
         return out
     dead = maximum_over(scores, last).eq(-math.inf)
-    return operand(dead, out.shape).where(UOp.const(0.0, out.dtype), out)
+    zero = UOp.const(0.0, out.dtype)
+    # weights of dead rows are NaN, which must not reach the gradient of v: for gradients they are 0
+    alive = product(operand(dead, shape).where(zero, weights), v)
+    return UOp(Ops.ALIAS, (operand(dead, out.shape).where(zero, out), alive))
 
 
 def _masked(scores: UOp, mask: UOp, never: UOp) -> UOp:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from uopc.dtype import DType, dtypes, to_dtype
 from uopc.ops import MOVEMENT, Ops, ReduceArg
 from uopc.tensor.arithmetic import truth
-from uopc.tensor.core import as_dtype
+from uopc.tensor.core import as_dtype, detached
 from uopc.tensor.functions import Functions
 from uopc.tensor.keys import keys_of, nan_last
 from uopc.tensor.shapes import Axes, Shape, along, counter, expand, many_axes, number, one_axis, reshape
@@ -94,9 +94,12 @@ class Reduce(Functions):
         return self._of(as_dtype(total / float(max(degrees, 0)), self._moment_dtype()))
 
     def std(self, axis: Axes = None, keepdim: bool = False, correction: int | float = 1) -> Self:
-        """The square root of ``var``."""
-        wide = self._of(self._moments_of()).var(axis, keepdim, correction).sqrt()
-        return self._of(as_dtype(wide.uop, self._moment_dtype()))
+        """The square root of ``var``; its gradient is 0 where it is 0."""
+        u = self._of(self._moments_of()).var(axis, keepdim, correction).uop
+        root = u.alu(Ops.SQRT)
+        # its gradient at 0, where the root has none, is 0, as PyTorch's
+        wide = UOp(Ops.ALIAS, (root, u.eq(0.0).where(UOp.const(0.0, u.dtype), root)))
+        return self._of(as_dtype(wide, self._moment_dtype()))
 
     def _moments_of(self) -> UOp:
         return widened(self.uop) if self.dtype.is_float else as_dtype(self.uop, dtypes.float64)
@@ -192,11 +195,11 @@ def mean_of(u: UOp, axes: Shape, keepdim: bool) -> UOp:
 
 def softmax_of(x: UOp, axis: int) -> UOp:
     """The textbook softmax of a float graph along one axis (from the front); one division a row, since the sum is no
-    less than 1 and its reciprocal a float.
+    less than 1 and its reciprocal a float.  Any shift gives the same weights, so that no gradient flows through it.
     """
     if x.shape[axis] == 0:
         return x
-    weights = (x - expand(maximum_over(x, axis), x.shape)).alu(Ops.EXP)
+    weights = (x - expand(detached(maximum_over(x, axis)), x.shape)).alu(Ops.EXP)
     return weights * expand(reduce_(weights, Ops.ADD, (axis,), keepdim=True).recip(), x.shape)
 
 
@@ -204,7 +207,7 @@ def _log_softmax_of(x: UOp, axis: int) -> UOp:
     """The logarithm of ``softmax_of``, computed without it."""
     if x.shape[axis] == 0:
         return x
-    away = x - expand(maximum_over(x, axis), x.shape)
+    away = x - expand(detached(maximum_over(x, axis)), x.shape)
     total = reduce_(away.alu(Ops.EXP), Ops.ADD, (axis,), keepdim=True)
     return away - expand(total.alu(Ops.LOG), x.shape)
 
@@ -215,7 +218,7 @@ def _logsumexp_of(x: UOp, axes: Shape, keepdim: bool) -> UOp:
         return reduce_(x.alu(Ops.EXP), Ops.ADD, axes, keepdim).alu(Ops.LOG)
     greatest = reduce_(x, Ops.MAX, axes, keepdim=True)
     # an infinite maximum must not meet its equal: -inf - -inf is NaN
-    anchor = (greatest.alu(Ops.ABS) < float("inf")).where(greatest, UOp.const(0.0, x.dtype))
+    anchor = detached((greatest.alu(Ops.ABS) < float("inf")).where(greatest, UOp.const(0.0, x.dtype)))
     total = reduce_((x - expand(anchor, x.shape)).alu(Ops.EXP), Ops.ADD, axes, keepdim=True)
     made = total.alu(Ops.LOG) + anchor
     return made if keepdim else reshape(made, tuple([n for i, n in enumerate(x.shape) if i not in axes]))

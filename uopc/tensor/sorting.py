@@ -46,7 +46,10 @@ class Sorting(Convolution):
             return self._of(self.uop)
         u = _moved_last(self.uop, at)
         keys = in_order(_turned(nan_last(keys_of(u), u), descending))
-        return self._of(_moved_back(values_of(_turned(keys, descending), self.dtype), at))
+        u = _moved_back(values_of(_turned(keys, descending), self.dtype), at)
+        if self.dtype.is_float:  # keys are bits: a gradient goes back by way of positions
+            u = UOp(Ops.ALIAS, (u, self._at(self.argsort(at, descending), at)))
+        return self._of(u)
 
     def argsort(self, axis: int = -1, descending: bool = False) -> Self:
         """The int64 positions of the elements along an axis, in their order.  Equal elements stay as they were."""
@@ -69,11 +72,15 @@ class Sorting(Convolution):
         first: list[Any] = [slice(None)] * self.ndim
         first[at] = slice(count)
         places = self.argsort(at, largest)[tuple(first)].contiguous()
+        return self._of(self._at(places, at)), places
+
+    def _at(self, places: Self, at: int) -> UOp:
+        """The elements at known positions along one axis."""
         index = [
             as_dtype(places.uop, dtypes.index) if a == at else counter(places.shape, a, dtypes.index)
             for a in range(self.ndim)
         ]
-        return self._of(UOp(Ops.GATHER, (self.uop, *index))), places
+        return UOp(Ops.GATHER, (self.uop, *index))
 
 
 def _moved_last(u: UOp, axis: int) -> UOp:

@@ -191,7 +191,7 @@ cdef bint structure_bounds(UOp u) except -1:
         for i in range(1, n):
             bounds_hull(u, u, <UOp>PyTuple_GET_ITEM(u.src, i))
         return True
-    if not (IS_MOVEMENT[code] or code == C_GATHER or code == C_STAGE or code == C_AFTER):
+    if not (IS_MOVEMENT[code] or code == C_GATHER or code == C_STAGE or code == C_ALIAS or code == C_AFTER):
         return False
     u.lo = min(a.lo, 0) if code == C_PAD else a.lo
     u.hi = max(a.hi, 0) if code == C_PAD else a.hi

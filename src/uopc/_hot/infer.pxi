@@ -238,6 +238,10 @@ cdef object infer_shape(int code, tuple src, object arg):
     return structure_shape(code, src, arg)
 
 
+cdef inline bint same_kind(UOp a, UOp b):
+    return a.info is b.info and a.shape_ == b.shape_
+
+
 cdef object structure_shape(int code, tuple src, object arg):
     cdef UOp s
     cdef object best
@@ -287,7 +291,10 @@ cdef object structure_shape(int code, tuple src, object arg):
                 shapes = f"{s.shape_} and {(<UOp>x).shape_}"
                 raise ValueError(f"cannot gather by indices of shapes {shapes}: they must agree")
         return s.shape_
-    if code == C_STAGE or code == C_AFTER:
+    if code == C_ALIAS and len(src) == 2 and not same_kind(<UOp>src[0], <UOp>src[1]):
+        kinds = " and ".join([f"{(<UOp>x).dtype!r} of shape {(<UOp>x).shape_}" for x in src])
+        raise ValueError(f"{OPS[code]!r} of {kinds}: they must agree")
+    if code == C_STAGE or code == C_ALIAS or code == C_AFTER:
         return (<UOp>src[0]).shape_
     return None
 
