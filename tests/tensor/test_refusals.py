@@ -47,7 +47,7 @@ FIRST = {
     "conv1d": np.ones((1, 2, 2), np.float32),
 }
 FLAGS = {"keepdim", "descending", "largest", "is_causal", "enable_gqa", "optimize", "approximate", "count_include_pad"}
-WITHOUT_ARGUMENTS = {"dtype", "fuse_reduce", "manual_seed", "mT", "ndim", "opt", "shape", "T", "uop"}
+WITHOUT_ARGUMENTS = {"dtype", "fuse_reduce", "grad", "manual_seed", "mT", "ndim", "opt", "shape", "T", "uop"}
 METHODS = [name for name in dir(Tensor) if not name.startswith("_") and name not in WITHOUT_ARGUMENTS]
 HUGE = 1 << 20
 
