@@ -49,6 +49,16 @@ def test_only_what_varies_is_copied():
     assert [int(np.prod(s)) for s in shapes] == [128 * 32]
 
 
+def test_what_a_value_was_computed_from_is_not_copied_for_its_reader():
+    """A product, written down, and one of it with the same operand summed over another axis: a copy that the second reads
+    leaves the first what it is, or it would be computed twice."""
+    weights = array(256, 10).T.unsqueeze(0).expand(128, 10, 256)
+    first = (array(128, 256).unsqueeze(1) * weights).sum(2).contiguous()
+    second = (first.unsqueeze(2) * weights).sum(1)
+    assert copies(second) == [(128, 10), (1, 10, 256)]
+    assert copies(first, second) == [(128, 10), (1, 10, 256)]
+
+
 def test_elementwise_and_plain_sums_are_left_alone():
     x = array(256, 128)
     assert copies(x.T + 1.0, x.sum(0), x.sum(1), x.T.sum(0)) == []

@@ -100,7 +100,7 @@ def _copies(u: UOp, known: dict[UOp, Steps]) -> dict[UOp, UOp]:
 
 
 def _within(node: UOp) -> list[UOp]:
-    """The nodes of a CASCADE's bodies, down to memory."""
+    """The nodes of the bodies of a CASCADE or REDUCE, down to memory."""
     seen: dict[UOp, None] = {}
     stack = list(node.src)
     while stack:
@@ -126,8 +126,10 @@ def layout_pass(roots: list[UOp], pays: Callable[[UOp], bool] | None = None) -> 
 
     def read_copies(u: UOp) -> UOp:
         copies = _copies(u, known)
-        if copies and pays is not None and u.arg.order is Order.ANY and not pays(isolated(u)):
+        if not copies or (pays is not None and u.arg.order is Order.ANY and not pays(isolated(u))):
             return u
-        return u.replace(src=(u.src[0].substitute(copies),)) if copies else u
+        # what is written down below reads what it read: else it would be computed twice
+        ends = {s: s for s in _within(u) if s.op is Ops.STAGE}
+        return u.replace(src=(u.src[0].substitute({**ends, **copies}),))
 
     return UOp.wrap(roots, reads, read_copies) if reads else list(roots)
