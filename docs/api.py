@@ -37,6 +37,7 @@ MODULES = {
     "uopc.rangeify": ("Opts", "Ctx", "lower", "lower_stores", "rangeify"),
     "uopc.render_c": ("render_c",),
     "uopc.cascade": ("derivations",),
+    "uopc.gradient": ("gradients",),
     "uopc.inspect.report": ("Report", "KernelReport", "DecisionReport", "CascadeReport"),
     "uopc.inspect.recompute": ("Reduction", "reductions", "reductions_of_loops"),
     "uopc.inspect.work": ("work", "Work", "Argument", "Body"),

@@ -50,8 +50,8 @@ def test_only_what_varies_is_copied():
 
 
 def test_what_a_value_was_computed_from_is_not_copied_for_its_reader():
-    """A product, written down, and one of it with the same operand summed over another axis: a copy that the second reads
-    leaves the first what it is, or it would be computed twice."""
+    """A product, written down, and one of it with the same operand summed over another axis: a copy that the second
+    reads leaves the first what it is, or it would be computed twice."""
     weights = array(256, 10).T.unsqueeze(0).expand(128, 10, 256)
     first = (array(128, 256).unsqueeze(1) * weights).sum(2).contiguous()
     second = (first.unsqueeze(2) * weights).sum(1)

@@ -12,6 +12,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from uopc._hot.call import Mark, flatten
 from uopc.dtype import dtypes
 from uopc.gradient import gradients
@@ -89,13 +91,19 @@ def _filled(x: Any, leaves: list[Any]) -> Any:
 
 
 def _as_variables(x: Any, variables: list[Any]) -> Any:
-    return _filled(x, [Tensor._of(u) if type(u) is UOp else u for u in variables])
+    """An argument with Tensors over variables in place of its data, of the classes that its Tensors have."""
+    kinds = [type(a) if isinstance(a, Core) else Tensor for a in flatten((x,), {})]
+    return _filled(x, [kind._of(u) if type(u) is UOp else u for kind, u in zip(kinds, variables)])
 
 
 def _as_tensors(x: Any) -> Any:
     """An argument with Tensors in place of arrays, as captured functions see it."""
     leaves = flatten((x,), {})
-    return _filled(x, [Tensor(a) if hasattr(a, "__array__") and not isinstance(a, Core) else a for a in leaves])
+    return _filled(x, [a if isinstance(a, (Core, np.generic)) or not _is_data(a) else Tensor(a) for a in leaves])
+
+
+def _is_data(x: Any) -> bool:
+    return hasattr(x, "__array__") or hasattr(x, "__dlpack__")
 
 
 def _positions(argnums: ArgNums, n: int) -> tuple[int, ...]:
@@ -112,7 +120,9 @@ def _tensors(tree: Any, f: Callable[..., Any]) -> tuple[list[Any], list[UOp]]:
     leaves = flatten((tree,), {})
     for x in leaves:
         if not isinstance(x, (Mark, Core, type(None))):
-            raise TypeError(f"{_name(f)} returned a {type(x).__name__}; Tensors are accepted, in tuples, lists and dicts")
+            raise TypeError(
+                f"{_name(f)} returned a {type(x).__name__}; Tensors are accepted, in tuples, lists and dicts"
+            )
         if isinstance(x, Core) and not x.dtype.is_float:
             raise TypeError(f"{_name(f)} returned {x.dtype.name} of shape {x.shape}, which has no gradient; cast it")
     return leaves, [x.uop for x in leaves if isinstance(x, Core)]
@@ -141,8 +151,8 @@ def value_and_grad(f: Callable[..., Any], argnums: ArgNums = 0, has_aux: bool = 
     """The function that returns what ``f`` does and its gradients: ``(value, grads)``.
 
     f: returns a float Tensor of one element; with ``has_aux`` a pair of it and anything else, and then the first of
-    what is returned is a pair too.  argnums: which positional arguments to differentiate by: floats, alone or in tuples,
-    lists and dicts.
+    what is returned is a pair too.  argnums: which positional arguments to differentiate by: floats, alone or in
+    tuples, lists and dicts.
     grads: Tensors in the structure of the argument, for several ``argnums`` a tuple; 0 for what ``f`` does not use.
     TypeError for integers and bools among them and for other results, ValueError for results of more elements.
     """
@@ -247,8 +257,8 @@ def hessian(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
     """The function that returns the second derivatives of ``f``, which returns one element, by an argument.
 
     For an array of shape s a Tensor of shape (*s, *s); for a tuple, list or dict, in its structure, for each array the
-    derivatives of its gradient, in that structure again.  All rows are computed at once: memory and work are those of the
-    gradient's gradient times the number of elements.
+    derivatives of its gradient, in that structure again.  All rows are computed at once: memory and work are those of
+    the gradient's gradient times the number of elements.
     """
     _function(f, "hessian")
 

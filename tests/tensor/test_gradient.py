@@ -1,6 +1,6 @@
 """Gradients against central differences in float64; their own gradients too; and what PyTorch has at kinks.
 
-    pytest tests/tensor/test_gradient.py             by the interpreter; with --slow also as compiled
+pytest tests/tensor/test_gradient.py             by the interpreter; with --slow also as compiled
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from uopc import Tensor, dtypes, gradient
+from uopc.cascade import cascade
 from uopc.gradient import elementwise, structure
-from uopc.ops import ALU, MOVEMENT, TABLE, Flags, Ops, Stage
+from uopc.ops import ALU, MOVEMENT, TABLE, Flags, Level, Ops, Stage
+from uopc.uop import UOp, sink, without_aliases
 
 Array = np.ndarray
 Function = Callable[[Tensor], Tensor]
@@ -245,7 +247,9 @@ SMOOTH: list[Callable[[Tensor, Tensor], Tensor]] = [
 
 @settings(max_examples=60)
 @given(
-    steps=st.lists(st.tuples(st.sampled_from(range(len(SMOOTH))), st.integers(0, 8), st.integers(0, 8)), min_size=8, max_size=8),
+    steps=st.lists(
+        st.tuples(st.sampled_from(range(len(SMOOTH))), st.integers(0, 8), st.integers(0, 8)), min_size=8, max_size=8
+    ),
     seed=st.integers(0, 1 << 16),
 )
 def test_compositions_of_depth_eight(steps: list[tuple[int, int, int]], seed: int) -> None:
@@ -408,7 +412,7 @@ def test_refusals() -> None:
         (x * x).gradient(x, grad="1")
     with pytest.raises(TypeError, match=r"target 1 is int64 of shape \(3,\)"):
         loss.gradient(x, Tensor([1, 2, 3]))
-    with pytest.raises(TypeError, match="bool_ of shape .* has no gradient"):
+    with pytest.raises(TypeError, match=r"bool_ of shape .* has no gradient"):
         (x > 0).all().gradient(x)
     with pytest.raises(TypeError, match="target 0 is a ndarray; accepted are Tensors"):
         loss.gradient(X)
@@ -419,10 +423,22 @@ def test_refusals() -> None:
     with pytest.raises(ValueError, match="consists of constants"):
         zero = Tensor.zeros(3)
         (zero + 1).sum().gradient(zero)
-    with pytest.raises(ValueError, match="target 1, .* is the same expression as another one"):
+    with pytest.raises(ValueError, match=r"target 1, .* is the same expression as another one"):
         loss.gradient(x, Tensor(x))
     with pytest.raises(ValueError, match="the result was computed already"):
         loss.realize().gradient(x)
+
+
+def test_graphs_of_later_stages_are_refused_by_name() -> None:
+    x = Tensor(X)
+    y = (x @ SQUARE).softmax(-1).sum(-1)
+    (made,) = cascade(sink(UOp(Ops.STAGE, tuple(without_aliases([y.uop])), Level.KERNEL)), None).src
+    with pytest.raises(TypeError, match=r"a gradient through Ops.CASCADE is not defined"):
+        Tensor(made).gradient(x, grad=np.ones(3))
+    y = Tensor(X.T)
+    base = Tensor(y.uop.src[0])
+    with pytest.raises(TypeError, match=r"a gradient through Ops.VIEW is not defined"):
+        y.sum().gradient(base)
 
 
 def test_what_has_no_influence_gets_zero() -> None:

@@ -35,7 +35,7 @@ from uopc.cascade.unrounded import unrounded
 from uopc.ops import Level, Ops
 from uopc.runtime.device import host
 from uopc.target import Target
-from uopc.uop import UOp
+from uopc.uop import UOp, without_aliases
 
 __all__ = ["Report", "cascade", "derivations"]
 
@@ -63,5 +63,6 @@ def cascade(root: UOp, fuse_reduce: bool | None = None, target: Target | None = 
 def derivations(root: UOp, target: Target | None = None) -> list[Report]:
     """What ``cascade`` makes of each reduction in ``root`` that depends on another over the same axis, and why, at its
     first look: before what is written down is memory."""
+    (root,) = without_aliases([root])
     found = Search(root, target or host()).findings
     return [report_of(frame, reason, group.pieces if group else None) for frame, reason, group in found]

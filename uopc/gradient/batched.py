@@ -41,14 +41,16 @@ def _batched(u: UOp, made: dict[UOp, UOp], n: int) -> UOp:
     """``u`` over sources some of which have the new axis."""
     first = made.get(u.src[0])
     if u.op in ALU:
-        return u.replace(src=tuple([made[s] if s in made else s if s.op is Ops.CONST else _spread(s, n) for s in u.src]))
+        return u.replace(
+            src=tuple([made[s] if s in made else s if s.op is Ops.CONST else _spread(s, n) for s in u.src])
+        )
     if u.op in MOVEMENT and first is not None:
         return UOp(u.op, (first,), _MOVED[u.op](u.arg, n))
     if u.op is Ops.REDUCE and first is not None:
         return UOp(Ops.REDUCE, (first,), u.arg._replace(axes=tuple([a + 1 for a in u.arg.axes])))
     if u.op in (Ops.STAGE, Ops.ALIAS) and first is not None:
         return UOp(Ops.STAGE, (first,), u.arg) if u.op is Ops.STAGE else first
-    sources = tuple([made[s] if s in made else _spread(s, n) for s in u.src])
+    sources = tuple([made.get(s) or _spread(s, n) for s in u.src])
     if u.op is Ops.CAT:
         return UOp(Ops.CAT, sources, u.arg + 1)
     if u.op is Ops.STACK:

@@ -1,7 +1,7 @@
 """Derivatives of the operations on numbers: a rule for each operand of each operation.
 
-``RULES[op][k](u, g)`` is what the gradient ``g`` of ``u`` adds to that of its source k; None where that is nothing.  What
-holds at some elements only is a WHERE with 0, which ``reverse`` knows for a mask.
+``RULES[op][k](u, g)`` is what the gradient ``g`` of ``u`` adds to that of its source k; None where that is nothing.
+What holds at some elements only is a WHERE with 0, which ``reverse`` knows for a mask.
 
 At a kink the derivative is one that both sides allow: 0 for abs at 0; equal operands of a maximum share, and a constant
 takes all of it, so that relu has 0 at 0, as PyTorch.
@@ -110,7 +110,7 @@ RULES: dict[Ops, tuple[Rule | None, ...]] = {
     Ops.POW: (_base, _exponent),
     Ops.MAX: (_extremum(0), _extremum(1)),
     Ops.MIN: (_extremum(0), _extremum(1)),
-    **{op: (None, None) for op in COMPARE},
+    **dict.fromkeys(COMPARE, (None, None)),
     # three
     Ops.WHERE: (None, lambda u, g: masked(u.src[0], g), lambda u, g: masked(u.src[0] ^ True, g)),
 }

@@ -1,8 +1,8 @@
 """Reverse mode: from the gradient of a result to those of what it was made of, as a graph like any other.
 
-A gradient that is ``WHERE(c, v, 0)`` is known to be 0 where c does not hold, whatever the derivatives there are: c goes
-along with v through elementwise operations and movement, and is applied behind them.  So nothing that is infinite or NaN
-on the side of a ``where`` that is not taken gets out; a sum ends it.
+A gradient that is ``WHERE(c, v, 0)`` is known to be 0 where c does not hold, whatever the derivatives there are: c
+goes along with v through elementwise operations and movement, and is applied behind them.  So nothing that is infinite
+or NaN on the side of a ``where`` that is not taken gets out.  A reduction ends it: behind it the sum is what it is.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ def _result(target: UOp, parts: list[UOp] | None) -> UOp | None:
 
 # ---- which nodes ----
 
+_KNOWN = frozenset({*elementwise.RULES, *MOVED, *structure.RULES, Ops.ALIAS})
+
 
 def _differentiated(u: UOp) -> tuple[UOp, ...]:
     """The sources that a gradient may flow to."""
@@ -61,10 +63,16 @@ def _differentiated(u: UOp) -> tuple[UOp, ...]:
 
 
 def _reached(nodes: list[UOp], targets: dict[UOp, UOp]) -> set[UOp]:
-    """The nodes of float type that are targets, or made of such ones."""
+    """The nodes of float type that are targets, or made of such ones.  TypeError where one has no rule."""
     reached: set[UOp] = set()
     for u in nodes:
-        if u.dtype.is_float and (u in targets or any(s in reached for s in _differentiated(u))):
+        follows = any(s in reached for s in _differentiated(u))
+        if follows and u.op not in _KNOWN:
+            raise TypeError(
+                f"a gradient through {u.op!r} is not defined; accepted are the operations of Tensors, not what is made "
+                "of them later (cascades, loops)"
+            )
+        if u.dtype.is_float and (follows or u in targets):
             reached.add(u)
     return reached
 
@@ -98,10 +106,7 @@ def _sources(u: UOp, g: UOp, reached: set[UOp]) -> list[UOp | None]:
         return [_joined(mask, rule(u, value)) if rule and s in reached else None for rule, s in zip(rules, u.src)]
     if u.op in MOVED:
         return [_moved(u, g)]
-    rule = structure.RULES.get(u.op)
-    if rule is None or (u.op is Ops.REDUCE and u.arg.op not in structure.REDUCED):
-        raise TypeError(f"{u.op!r} of shape {u.shape} has no gradient; accepted are the operations of Tensor")
-    return [part if s in reached else None for part, s in zip(rule(u, g), u.src)]
+    return [part if s in reached else None for part, s in zip(structure.RULES[u.op](u, g), u.src)]
 
 
 def _moved(u: UOp, g: UOp) -> UOp:
@@ -124,15 +129,15 @@ def _total(parts: list[UOp]) -> UOp:
     if len(parts) == 1:
         return parts[0]
     parts = _laid_out(parts)
-    masks = list(dict.fromkeys(mask for _, mask in map(_split, parts)))
+    masks = dict.fromkeys(mask for _, mask in map(_split, parts))
     if None in masks:
         return _added(parts)
-    if len(masks) == 1:
-        return masked(masks[0], _added([_split(g)[0] for g in parts]))
-    anywhere = masks[0]
-    for mask in masks[1:]:
-        anywhere = anywhere | mask
-    return masked(anywhere, _added(parts))
+    first, *others = [mask for mask in masks if mask is not None]
+    if not others:
+        return masked(first, _added([_split(g)[0] for g in parts]))
+    for mask in others:
+        first = first | mask
+    return masked(first, _added(parts))
 
 
 def _added(parts: list[UOp]) -> UOp:

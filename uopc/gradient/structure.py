@@ -1,7 +1,7 @@
 """Derivatives of what moves, joins, picks and reduces elements: each gives the gradients of all sources at once.
 
-``MOVED[op](u, g)`` is the gradient of the source of a movement op: every element goes back to where it came from.  Those
-of ``ONE_TO_ONE`` move an element to one place at most, so that a mask moves as a value does.
+``MOVED[op](u, g)`` is the gradient of the source of a movement op: every element goes back to where it came from.
+Those of ``ONE_TO_ONE`` move an element to one place at most, so that a mask moves as a value does.
 
 ``RULES[op](u, g)`` has an entry for each source, None where there is no gradient.
 """
@@ -116,8 +116,9 @@ def _picked(u: UOp, g: UOp) -> list[UOp | None]:
     rest = tuple([a for a in range(len(u.shape)) if a not in stay.values()])
     # (axes of x, of which those that stay are as long as the picks; axes of the picks to sum over)
     order = (*stay.values(), *rest)
-    ones = tuple([u.shape[stay[a]] if a in stay else 1 for a in range(len(x.shape))]) + tuple([u.shape[r] for r in rest])
-    whole = tuple([u.shape[stay[a]] if a in stay else n for a, n in enumerate(x.shape)]) + ones[len(x.shape) :]
+    summed = tuple([u.shape[r] for r in rest])
+    ones = (*[u.shape[stay[a]] if a in stay else 1 for a in range(len(x.shape))], *summed)
+    whole = (*[u.shape[stay[a]] if a in stay else n for a, n in enumerate(x.shape)], *summed)
 
     def spread(v: UOp) -> UOp:
         return expand(reshape(permute(v, order), ones), whole)
@@ -158,10 +159,13 @@ def _others(u: UOp, g: UOp) -> UOp:
     if n < 2:
         return _back(u, g)
     last = len(rest)
-    flip = lambda v: UOp(Ops.FLIP, (v,), (last,))  # noqa: E731
-    others = _before(rows, last) * flip(_before(flip(rows), last))
+    others = _before(rows, last) * _flipped(_before(_flipped(rows, last), last), last)
     others = permute(reshape(others.cast(x.dtype), moved.shape), _inverse((*rest, *axes)))
     return _back(u, g) * others
+
+
+def _flipped(u: UOp, axis: int) -> UOp:
+    return UOp(Ops.FLIP, (u,), (axis,))
 
 
 def _before(rows: UOp, last: int) -> UOp:

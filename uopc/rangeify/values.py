@@ -114,6 +114,7 @@ VALUES: dict[Ops, Callable[[UOp, Idx, UOp | None, Ctx], tuple[list[Request], Com
     Ops.CONST: _const,
     Ops.IOTA: _iota,
     Ops.STAGE: _stage,
+    Ops.ALIAS: lambda u, idx, gate, ctx: ([(u.src[0], idx, gate)], lambda answers: answers[0]),
     Ops.PAD: _pad,
     Ops.STACK: _stack,
     Ops.CAT: _cat,

@@ -55,7 +55,7 @@ class Differentiation(Random):
             raise CaptureError("backward() in a captured function would set .grad once only; return gradient() instead")
         made = self.gradient(*targets, grad=grad)
         for t, g in zip(targets, made):
-            t.grad = g if t.grad is None else t.grad + g  # type: ignore[operator]
+            t.grad = g if t.grad is None else t.grad + g
 
 
 def seed_of(u: UOp, grad: Any) -> UOp:
