@@ -144,6 +144,20 @@ def test_a_training_step_is_one_plan():
     assert len(captured.captured) == 1
 
 
+def test_classes_may_be_arguments_of_a_captured_step():
+    def f(x, labels):
+        return uopc.value_and_grad(lambda x: x.cross_entropy(labels, ignore_index=-1))(x)
+
+    captured, labels = uopc.jit(f), np.array([1, -1, 3])
+    for got, wanted in zip(captured(X, labels), f(X, labels)):
+        close(got, wanted.numpy())
+    for wrong in (4, -2):
+        with pytest.raises(
+            IndexError, match=rf"position {wrong} is no class: the logits of shape \(3, 4\) have 4 classes"
+        ):
+            captured(X, np.array([1, wrong, 3]))
+
+
 def test_backward_is_refused_in_a_captured_function():
     w = Tensor(X)
     with pytest.raises(uopc.CaptureError, match=r"would set \.grad once only"):

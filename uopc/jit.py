@@ -315,14 +315,14 @@ def _staged(u: UOp) -> UOp:
 class _Checks:
     """Called after each run with the arrays of all result slots: IndexError for positions out of bounds."""
 
-    def __init__(self, checks: list[tuple[int, int, int, str]]) -> None:
+    def __init__(self, checks: list[tuple[int, int, range, str]]) -> None:
         self.checks = checks
 
     def __call__(self, arrays: list[np.ndarray[Any, Any]]) -> None:
-        for low, high, n, text in self.checks:
-            least, most = int(arrays[low].item()), int(arrays[high].item())
-            if least < -n or most >= n:
-                raise IndexError(f"position {most if most >= n else least} is {text}")
+        for low, high, accepted, text in self.checks:
+            for position in (int(arrays[high].item()), int(arrays[low].item())):
+                if position not in accepted:
+                    raise IndexError(f"position {position} is {text}")
 
 
 class _Constant:
@@ -412,7 +412,7 @@ def _compiled(
     from uopc.runtime.plan import executable, normal
 
     keys = recorded.keys
-    checks = [(_staged(low), _staged(high), n, text) for low, high, n, text in recorded.checks]
+    checks = [(_staged(low), _staged(high), accepted, text) for low, high, accepted, text in recorded.checks]
     roots = list(dict.fromkeys([*results.roots, *(bound for check in checks for bound in check[:2])]))
     graph, buffers = normal(roots)
     made = executable(graph, current(Options(Tensor.fuse_reduce, Tensor.opt)))
@@ -439,6 +439,7 @@ def _compiled(
     for slot in copies:
         buffer = buffers[made.input_numbers[slot]]
         outs.append((buffer.dtype.numpy, buffer.shape, buffer.dtype.itemsize * math.prod(buffer.shape)))
+    bounds = [(place[low], place[high], accepted, text) for low, high, accepted, text in checks]
     captured = Captured(
         leaves,
         [],
@@ -454,7 +455,7 @@ def _compiled(
         results.finish(),
         results.unpacked,
         made.run_loudly if environment().debug else None,
-        _Checks([(place[low], place[high], n, text) for low, high, n, text in checks]) if checks else None,
+        _Checks(bounds) if bounds else None,
     )
     captured.set_guards([_without_needless_contents(guard, captured.addresses()) for guard in guards])
     return captured

@@ -22,13 +22,13 @@ class CaptureError(RuntimeError):
 class Recording:
     """What a function that is being captured did besides building its graph.
 
-    keys: the BUFFERs of the random keys that it drew, in order.  checks: (least, most, size, complaint) of positions
-    that every run has to look at: IndexError unless ``-size <= least`` and ``most < size``.
+    keys: the BUFFERs of the random keys that it drew, in order.  checks: (least, most, accepted, complaint) of
+    positions that every run has to look at: IndexError unless both are among those accepted.
     """
 
     def __init__(self) -> None:
         self.keys: list[UOp] = []
-        self.checks: list[tuple[UOp, UOp, int, str]] = []
+        self.checks: list[tuple[UOp, UOp, range, str]] = []
 
 
 class _State(threading.local):
@@ -69,10 +69,10 @@ def note_key(buffer: UOp) -> UOp:
     return buffer
 
 
-def note_check(least: UOp, most: UOp, size: int, complaint: str) -> None:
-    """Positions from ``least`` to ``most`` index an axis of ``size``, which is known only when the function runs."""
+def note_check(least: UOp, most: UOp, accepted: range, complaint: str) -> None:
+    """Positions from ``least`` to ``most``, which are known only when the function runs, have to be accepted ones."""
     assert _state.recording is not None
-    _state.recording.checks.append((least, most, size, complaint))
+    _state.recording.checks.append((least, most, accepted, complaint))
 
 
 def is_drawn(buffer: UOp) -> bool:

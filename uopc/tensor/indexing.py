@@ -119,7 +119,7 @@ class Indexing(Scans):
         positions = type(self)._of(u)
         if 0 not in u.shape:
             what = f"out of bounds for axis {axis} of size {n} of shape {self.shape}"
-            note_check(positions.min().uop, positions.max().uop, n, what)
+            note_check(positions.min().uop, positions.max().uop, range(-n, n), what)
         low = max(-n, least)
         return (u.maximum(low) if low > least else u).minimum(n - 1), low
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from uopc.dtype import DType, dtypes, promote
 from uopc.ops import Ops
+from uopc.runtime.capture import is_unbound, note_check
 from uopc.tensor.arithmetic import graph_of, in_type
 from uopc.tensor.contraction import Contraction, product
 from uopc.tensor.core import as_dtype
@@ -133,21 +134,32 @@ class NN(Contraction):
         rest = self.shape[:at] + self.shape[at + 1 :]
         if labels.shape != rest:
             raise ValueError(f"classes of shape {labels.shape} for logits of shape {self.shape}: {rest} is needed")
-        known = self._of(labels).realize()
-        array, classes = known._array(), self.shape[at]
-        wrong = array[(array != ignored) & ((array < 0) | (array >= classes))]
-        if wrong.size:
-            raise IndexError(
-                f"class {wrong.flat[0]} does not exist: the logits of shape {self.shape} have {classes} classes"
-            )
-        labels = as_dtype(known.uop, dtypes.index)
-        counts = labels.ne(weak_constant(ignored, dtypes.int64).arg)
-        safe = reshape(counts.where(labels, 0), self.shape[:at] + (1,) + self.shape[at + 1 :])
-        picked = reshape(self._picked(safe, at), rest)
+        labels, counts = self._checked_classes(labels, at, ignored)
+        picked = reshape(self._picked(reshape(labels, self.shape[:at] + (1,) + self.shape[at + 1 :]), at), rest)
         losses = -picked
         if smoothing:
             losses = losses * (1.0 - smoothing) + mean_of(self.uop, (at,), keepdim=False) * -smoothing
         return counts.where(losses, UOp.const(0.0, losses.dtype)), counts
+
+    def _checked_classes(self, labels: UOp, at: int, ignored: int) -> tuple[UOp, UOp]:
+        """Classes as positions along an axis, 0 where ignored; and where they count.  In a function that is being
+        captured they are looked at by every run."""
+        classes, what = self.shape[at], f"the logits of shape {self.shape} have {self.shape[at]} classes"
+        captured = is_unbound(labels)
+        if not captured:
+            known = self._of(labels).realize()
+            array, labels = known._array(), known.uop
+            wrong = array[(array != ignored) & ((array < 0) | (array >= classes))]
+            if wrong.size:
+                raise IndexError(f"class {wrong.flat[0]} does not exist: {what}")
+        labels = as_dtype(labels, dtypes.int64)
+        counts = labels.ne(weak_constant(ignored, dtypes.int64).arg)
+        places = counts.where(labels, 0)
+        if captured and 0 not in labels.shape:
+            least, most = (reduce_(places, op, tuple(range(len(labels.shape)))) for op in (Ops.MIN, Ops.MAX))
+            note_check(least, most, range(classes), f"no class: {what}")
+            places = places.maximum(0).minimum(max(classes - 1, 0))
+        return as_dtype(places, dtypes.index), counts
 
     def _picked(self, places: UOp, at: int) -> UOp:
         """The elements at checked positions along an axis."""
