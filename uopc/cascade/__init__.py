@@ -45,6 +45,7 @@ def cascade(root: UOp, fuse_reduce: bool | None = None, target: Target | None = 
     ``fuse_reduce`` asks for another way."""
     if fuse_reduce is not None:
         return root
+    (root,) = without_aliases([root])
     target = target or host()
     search = Search(root, target)
     if ends := set(search.epilogues()):
