@@ -100,6 +100,16 @@ def _counted_axis(position: UOp) -> int | None:
     return next((a for a in axes if u.op is Ops.IOTA and position is counter(position.shape, a, u.dtype)), None)
 
 
+def _staying(positions: list[UOp]) -> dict[int, int]:
+    """The axes along which nothing was chosen, and which axis of the picks each is."""
+    stay: dict[int, int] = {}
+    for a, p in enumerate(positions):
+        at = _counted_axis(p)
+        if at is not None and at not in stay.values():
+            stay[a] = at
+    return stay
+
+
 def _picked(u: UOp, g: UOp) -> list[UOp | None]:
     """The sum over all elements that were picked from each place.
 
@@ -108,11 +118,7 @@ def _picked(u: UOp, g: UOp) -> list[UOp | None]:
     which nothing is written down.
     """
     x, *positions = u.src
-    stay: dict[int, int] = {}  # axis of x -> of the picks
-    for a, p in enumerate(positions):
-        at = _counted_axis(p)
-        if at is not None and at not in stay.values():
-            stay[a] = at
+    stay = _staying(positions)
     rest = tuple([a for a in range(len(u.shape)) if a not in stay.values()])
     # (axes of x, of which those that stay are as long as the picks; axes of the picks to sum over)
     order = (*stay.values(), *rest)
