@@ -19,6 +19,7 @@ PACKAGES = [
     "uopc.blockize",
     "uopc.cascade",
     "uopc.decompose",
+    "uopc.gradient",
     "uopc.opt",
     "uopc.rangeify",
     "uopc.render_c",
