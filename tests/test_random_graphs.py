@@ -76,12 +76,14 @@ def test_graphs_agree_whatever_schedules_are_taken(name, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # with fuse_reduce=True a graph may be one kernel that gcc works on for a minute
 @pytest.mark.parametrize("first", range(2 * EACH, 1300, EACH))
 def test_many_graphs_agree(first):
     seeds_agree(first, EACH, "own")
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("first", range(2000, 2350, EACH))
 @pytest.mark.parametrize("name", ["small", "narrow"])
 def test_many_graphs_agree_on_other_machines(first, name):
