@@ -193,9 +193,7 @@ def _reordered(cut: UOp) -> bool:
 
 def _elementwise(cut: UOp, inside: dict[UOp, None]) -> set[UOp]:
     """What a kernel computes at the place of its result: below it in order, or element by element."""
-    while cut.op in _ORDERS:
-        cut = cut.src[0]
-    out, stack = set[UOp](), [cut]
+    out, stack = set[UOp](), [_computed(cut)]
     while stack:
         u = stack.pop()
         if u in inside and u not in out:

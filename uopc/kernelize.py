@@ -33,7 +33,7 @@ from uopc.isolate import reduction
 from uopc.ops import ALU, MOVEMENT, Level, Ops, Order
 from uopc.runtime.device import host
 from uopc.target import Target
-from uopc.uop import UOp, sink, toposort
+from uopc.uop import UOp, sink, toposort, unmoved
 
 # What the broadcast rule asks for before it writes a value down: this factor, and this many element operations saved.
 BROADCAST_FACTOR = 4
@@ -330,9 +330,7 @@ def _reaches(u: UOp, target: UOp, place: dict[UOp, int]) -> bool:
 
 def _widened_memory(u: UOp) -> bool:
     """bfloat16 in memory as float32: half the bytes, and a shift, or not even that where pairs are multiplied."""
-    base = u.src[0] if u.op is Ops.CAST and u.dtype is dtypes.float32 else u
-    while base.op in MOVEMENT:
-        base = base.src[0]
+    base = unmoved(u.src[0] if u.op is Ops.CAST and u.dtype is dtypes.float32 else u)
     return base is not u and base.op is Ops.BUFFER and base.dtype is dtypes.bfloat16
 
 

@@ -35,7 +35,7 @@ class Outline:
     results: list[int]
 
 
-class _Split:
+class _Outliner:
     """Makes a kernel of each STAGE, or of several that share one, sources first."""
 
     def __init__(self, root: UOp) -> None:
@@ -166,4 +166,4 @@ def _name(nodes: list[UOp], shape: tuple[int, ...]) -> str:
 
 def outline(root: UOp) -> Outline:
     """The kernels and buffers of a SINK of STAGEs."""
-    return _Split(root).run()
+    return _Outliner(root).run()

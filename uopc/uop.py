@@ -34,6 +34,7 @@ __all__ = [
     "ranges_in",
     "sink",
     "toposort",
+    "unmoved",
     "widened",
     "without_aliases",
 ]
@@ -44,6 +45,13 @@ def memory_of(place: UOp) -> UOp:
     while place.op in (Ops.AFTER, Ops.INDEX):
         place = place.src[0]
     return place
+
+
+def unmoved(u: UOp) -> UOp:
+    """What a chain of movement ops moves."""
+    while u.op in MOVEMENT:
+        u = u.src[0]
+    return u
 
 
 def widened(u: UOp) -> UOp:

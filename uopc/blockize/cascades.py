@@ -19,13 +19,13 @@ from uopc.blockize.limits import Body, bounded
 from uopc.blockize.operands import View, packed_rows
 from uopc.blockize.sizes import Sizes, block_sizes, other_sizes, rows_of
 from uopc.cost import ALIKE, Candidate
-from uopc.ops import ALU, MOVEMENT, PLAIN, KernelInfo, Ops, Order, Tile
+from uopc.ops import ALU, PLAIN, KernelInfo, Ops, Order, Tile
 from uopc.rangeify import Opts
 from uopc.rangeify.axes import space
 from uopc.rangeify.context import ZERO, Idx
 from uopc.rangeify.positions import Probe, bodies_of, body_at, places, result_places
 from uopc.target import Feature, Target
-from uopc.uop import UOp, toposort
+from uopc.uop import UOp, toposort, unmoved
 
 # So many blocks for each core leave none idle for long.
 MANY_BLOCKS = 16
@@ -111,9 +111,7 @@ def _shared(node: UOp) -> list[UOp]:
     out = dict.fromkeys(u for u in common if u in bodies or u in used)
     for u in uses:
         if u.op is Ops.EXPAND:
-            source = u.src[0]
-            while source.op in MOVEMENT:
-                source = source.src[0]
+            source = unmoved(u.src[0])
             if source in holding:
                 out[source] = None
     return list(out)

@@ -12,24 +12,18 @@ from that of single steps, and that values below the normal numbers of float32 m
 from __future__ import annotations
 
 from uopc.blockize.operands import stretch
-from uopc.ops import MOVEMENT, Ops, Order, ReduceArg
+from uopc.ops import Ops, Order, ReduceArg
 from uopc.rangeify import Opts
 from uopc.target import Feature, Target
-from uopc.uop import UOp, dtypes, toposort
+from uopc.uop import UOp, dtypes, toposort, unmoved
 
 # Steps of a reduction from which on pairs pay.
 LEAST_STEPS = 16
 
 
-def _base(u: UOp) -> UOp:
-    while u.op in MOVEMENT:
-        u = u.src[0]
-    return u
-
-
 def _factor(x: UOp) -> UOp | None:
     """``x`` before it was widened or rounded, of which a PAIR is exactly its values; None where there is no such."""
-    base = _base(x)
+    base = unmoved(x)
     if base.op is Ops.STAGE:  # a tile of it
         return _factor(x.substitute({base: base.src[0]}))
     if base.op is Ops.CAST and x.dtype is dtypes.float32 and base.src[0].dtype is dtypes.bfloat16:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from uopc.cascade.derivation import Piece
 from uopc.cascade.frame import Body, Frame
-from uopc.cascade.lift import base, lifted, operations
+from uopc.cascade.lift import lifted, operations
 from uopc.ops import ALU, Ops
-from uopc.uop import UOp
+from uopc.uop import UOp, unmoved
 
 _INFIX = {
     Ops.ADD: "+", Ops.MUL: "*", Ops.DIV: "/", Ops.IDIV: "//", Ops.MOD: "%", Ops.CMPLT: "<", Ops.CMPLE: "<=",
@@ -66,8 +66,8 @@ class _Names:
 
     def of(self, u: UOp, body: Body) -> str:
         """The name of a leaf, which stands at the shape of the body or of its result: one name for one value."""
-        if base(u) in self.members:
-            return self.members[base(u)]
+        if unmoved(u) in self.members:
+            return self.members[unmoved(u)]
         at = body.at if u.shape == body.reduce.src[0].shape else (*body.at[: body.axis], *body.at[body.axis + 1 :])
         value = self.frame.value(u, at if u.shape else ())
         if value not in self.others:
@@ -84,8 +84,8 @@ def _formula(u: UOp, body: Body, names: _Names, primed: bool) -> str:
     for v in operations(inner):
         if v.op in ALU:
             memo[v] = _applied(v, [memo[s] for s in v.src])
-        elif base(v).op is Ops.CONST:
-            number = base(v).arg
+        elif unmoved(v).op is Ops.CONST:
+            number = unmoved(v).arg
             memo[v] = f"{number:g}" if isinstance(number, float) else str(number)
         else:
             name = names.of(v, body)

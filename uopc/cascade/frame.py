@@ -9,14 +9,14 @@ from functools import cached_property
 
 from uopc._hot.graph import cone
 from uopc._hot.rangeify import Engine
-from uopc.cascade.lift import ENDS, at_output, base, reductions
+from uopc.cascade.lift import ENDS, at_output, reductions
 from uopc.cascade.survey import Outline, Survey, alone
 from uopc.ops import ALU, AxisType, Ops, Order, ParamArg
 from uopc.rangeify import Ctx, rangeify
 from uopc.rangeify.context import ZERO, Combine, Idx, Request
 from uopc.rangeify.movement import MOVES
 from uopc.rangeify.values import VALUES
-from uopc.uop import UOp
+from uopc.uop import UOp, unmoved
 
 # More reductions over one axis than this, each using the ones before, are layers of a network and no cascade.
 MAX_MEMBERS = 16
@@ -251,6 +251,6 @@ def members_in(part: UOp, members: Collection[UOp]) -> dict[UOp, UOp]:
         seen.add(u)
         if u.op in ALU:
             stack += u.src
-        elif base(u) in members:
-            out[base(u)] = u
+        elif unmoved(u) in members:
+            out[unmoved(u)] = u
     return out

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from uopc._hot.graph import cone, of_ops
-from uopc.ops import ALU, MOVEMENT, PLAIN, Ops
+from uopc.ops import ALU, PLAIN, Ops
 from uopc.uop import UOp
 
 # What a body is read down to: values that other loops compute, and memory.
@@ -90,13 +90,6 @@ def operations(x: UOp) -> list[UOp]:
 def reductions(x: UOp) -> list[UOp]:
     """The reductions that ``x`` is made of: the first on each path."""
     return of_ops(cone(x, ENDS), Ops.REDUCE)
-
-
-def base(u: UOp) -> UOp:
-    """What a chain of movement ops moves."""
-    while u.op in MOVEMENT:
-        u = u.src[0]
-    return u
 
 
 def spread(u: UOp, shape: tuple[int, ...]) -> UOp:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from uopc.ops import COMPARE, MOVEMENT, Ops
-from uopc.uop import UOp
+from uopc.ops import COMPARE, Ops
+from uopc.uop import UOp, unmoved
 
 Rule = Callable[[UOp, UOp], UOp]
 
@@ -24,9 +24,7 @@ def masked(condition: UOp, g: UOp) -> UOp:
 
 
 def _is_constant(u: UOp) -> bool:
-    while u.op in MOVEMENT:
-        u = u.src[0]
-    return u.op is Ops.CONST
+    return unmoved(u).op is Ops.CONST
 
 
 def _sign(u: UOp, g: UOp) -> UOp:

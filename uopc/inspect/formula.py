@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 
 from uopc.ops import MOVEMENT, Ops
-from uopc.uop import UOp
+from uopc.uop import UOp, unmoved
 
 _INFIX = {
     Ops.ADD: ("+", 4), Ops.MUL: ("*", 5), Ops.DIV: ("/", 5), Ops.IDIV: ("//", 5), Ops.MOD: ("%", 5),
@@ -108,8 +108,7 @@ def _guarded(u: UOp) -> UOp | None:
     if u.op is not Ops.WHERE:
         return None
     asked, instead, value = u.src
-    while instead.op in MOVEMENT:
-        instead = instead.src[0]
+    instead = unmoved(instead)
     lost = instead.op is Ops.MUL and instead.src[0] is value and _is(instead.src[1], math.inf)
     return value if (lost or instead.op is Ops.CONST) and _about_running(asked) else None
 
@@ -131,8 +130,7 @@ def _about_running(u: UOp) -> bool:
 
 
 def _is(u: UOp, constant: float) -> bool:
-    while u.op in MOVEMENT:
-        u = u.src[0]
+    u = unmoved(u)
     return u.op is Ops.CONST and u.arg == constant
 
 

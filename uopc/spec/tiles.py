@@ -16,7 +16,7 @@ from typing import Any
 from uopc._hot.graph import of_ops
 from uopc.ops import ALU, MOVEMENT, TABLE, CascadeArg, Flags, KernelInfo, Level, Ops, Tile
 from uopc.spec.nodes import Fault
-from uopc.uop import UOp, toposort
+from uopc.uop import UOp, toposort, unmoved
 
 Window = tuple[int, ...]
 _CASCADES = frozenset((int(Ops.CASCADE), int(Ops.STATE), int(Ops.COMPONENT)))
@@ -329,10 +329,11 @@ def _kernel(root: UOp) -> Fault | None:
         if store.op is not Ops.STORE:
             return 30, store, "it is no STORE"
         target, value = store.src[:2]
-        memory = target
-        while memory.op in MOVEMENT:
-            memory = memory.src[0]
-        if memory.op is not Ops.BUFFER or target.dtype is not value.dtype or value.shape not in (target.shape, ()):
+        if (
+            unmoved(target).op is not Ops.BUFFER
+            or target.dtype is not value.dtype
+            or value.shape not in (target.shape, ())
+        ):
             return 30, store, f"{value!r} is stored to {target!r}"
     return None
 

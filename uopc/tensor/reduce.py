@@ -12,13 +12,13 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from uopc.dtype import DType, dtypes, to_dtype
-from uopc.ops import MOVEMENT, Ops, ReduceArg
+from uopc.ops import Ops, ReduceArg
 from uopc.tensor.arithmetic import truth
 from uopc.tensor.core import as_dtype, detached
 from uopc.tensor.functions import Functions
 from uopc.tensor.keys import keys_of, nan_last
 from uopc.tensor.shapes import Axes, Shape, along, counter, expand, many_axes, number, one_axis, reshape
-from uopc.uop import UOp, widened
+from uopc.uop import UOp, unmoved, widened
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -235,10 +235,7 @@ def _has_key(u: UOp, at: int) -> bool:
 
     Elements of 64 bits leave no room.  A row that lies in memory is faster searched, while it is in a cache.
     """
-    memory = u
-    while memory.op in MOVEMENT:
-        memory = memory.src[0]
-    in_rows = memory.op is Ops.BUFFER and at == len(u.shape) - 1
+    in_rows = unmoved(u).op is Ops.BUFFER and at == len(u.shape) - 1
     return u.dtype.itemsize * 8 <= KEY_BITS and u.shape[at] < 1 << KEY_BITS and not in_rows
 
 
